@@ -1,0 +1,191 @@
+//! A session's block memory: chunks that the server granted, cut into blocks without asking anybody.
+//!
+//! Always true: a block is handed out at most once for each version, and only from a chunk that this session
+//! was granted. A block that was handed out is either published by a CAS, or given back unpublished, or in
+//! limbo because nobody knows (then it is never used again by this session).
+//!
+//! Reuse of blocks that were published and later freed belongs here and comes with reclamation: the owner reads
+//! the free maps of its chunks, waits for the grace period, and adds such blocks, with their next version, to
+//! `spare`.
+
+use std::collections::VecDeque;
+
+use sidestep_common::layout::{BlockPlace, BlockRef, Geometry, Offset, SizeClass, Version, chunk_shape};
+use sidestep_common::wire::{ChunkGrant, ChunkTail};
+
+/// The rest of a chunk whose blocks were never used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Fresh {
+    chunk: Offset,
+    next_index: u32,
+    block_count: u32,
+    version: Version,
+}
+
+/// One class's blocks.
+#[derive(Default, Debug)]
+struct ClassMemory {
+    /// Blocks given back unpublished.
+    spare: Vec<BlockRef>,
+    /// Chunks with blocks that were never used, the one in use first.
+    fresh: VecDeque<Fresh>,
+    /// Chunks to ask for next time.
+    ask_chunks: u16,
+}
+
+/// The server granted something that can't be a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the server granted an impossible chunk: {grant:?}")]
+pub struct GrantError {
+    /// As granted.
+    pub grant: ChunkGrant,
+}
+
+/// Chunks asked for at once at the most: 16 MiB, so that a busy session asks seldom and an idle one holds little.
+const ASK_CHUNKS_MAX: u16 = 16;
+
+/// A session's block memory.
+#[derive(Debug)]
+pub struct Allocator {
+    classes: Vec<ClassMemory>,
+}
+
+impl Default for Allocator {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Allocator {
+    /// No memory yet.
+    pub fn new() -> Self {
+        Self { classes: (0..SizeClass::COUNT).map(|_| ClassMemory::default()).collect() }
+    }
+
+    /// A block of `class`, or `None` if a chunk must be asked for.
+    #[inline]
+    pub fn allocate(&mut self, class: SizeClass) -> Option<BlockRef> {
+        let memory = &mut self.classes[usize::from(class.index())];
+        if let Some(block) = memory.spare.pop() {
+            return Some(block);
+        }
+        let fresh = memory.fresh.front_mut()?;
+        let place = BlockPlace { chunk: fresh.chunk, index: fresh.next_index };
+        let block = place.block(class, fresh.version);
+        fresh.next_index += 1;
+        if fresh.next_index == fresh.block_count {
+            memory.fresh.pop_front();
+        }
+        Some(block)
+    }
+
+    /// Takes back a block that was never published and whose WRITE, if any, has completed.
+    #[inline]
+    pub fn give_back(&mut self, block: BlockRef) {
+        self.classes[usize::from(block.class.index())].spare.push(block);
+    }
+
+    /// How many chunks to ask for: one at first, then twice as many each time.
+    pub fn ask_chunks(&mut self, class: SizeClass) -> u16 {
+        let ask = &mut self.classes[usize::from(class.index())].ask_chunks;
+        *ask = (*ask * 2).clamp(1, ASK_CHUNKS_MAX);
+        *ask
+    }
+
+    /// Adds a chunk that the server granted.
+    ///
+    /// # Errors
+    /// If it can't be one: outside the pool, misplaced, or of another shape than its class has.
+    pub fn add(&mut self, geometry: &Geometry, grant: ChunkGrant) -> Result<(), GrantError> {
+        let error = Err(GrantError { grant });
+        let Some(class) = SizeClass::from_index(grant.class) else { return error };
+        let shape = chunk_shape(class);
+        let sound = grant.block_count == shape.block_count
+            && grant.first_index < grant.block_count
+            && grant.offset.is_multiple_of(shape.align_bytes)
+            && geometry.block_pool_holds(Offset(grant.offset), shape.bytes);
+        if !sound {
+            return error;
+        }
+        self.classes[usize::from(grant.class)].fresh.push_back(Fresh {
+            chunk: Offset(grant.offset),
+            next_index: grant.first_index,
+            block_count: grant.block_count,
+            version: Version(grant.version),
+        });
+        Ok(())
+    }
+
+    /// Takes out the rests of all chunks, to be given back to the server. Spare blocks stay behind.
+    pub fn take_tails(&mut self) -> Vec<ChunkTail> {
+        let fresh = self.classes.iter_mut().flat_map(|memory| memory.fresh.drain(..));
+        fresh.map(|fresh| ChunkTail { offset: fresh.chunk.0, first_index: fresh.next_index }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn grant(class: SizeClass, offset: u64) -> ChunkGrant {
+        let block_count = chunk_shape(class).block_count;
+        ChunkGrant { offset, class: class.index(), first_index: 0, block_count, version: 1 }
+    }
+
+    fn geometry() -> Geometry {
+        Geometry::for_region(64 << 20).unwrap()
+    }
+
+    #[test]
+    fn each_block_is_handed_out_once() {
+        let class = SizeClass::holding(64 << 10).unwrap();
+        let pool = geometry().block_pool_offset.0;
+        let mut allocator = Allocator::new();
+        assert_eq!(allocator.allocate(class), None);
+        allocator.add(&geometry(), grant(class, pool)).unwrap();
+        allocator.add(&geometry(), grant(class, pool + (1 << 20))).unwrap();
+        let mut seen = HashSet::new();
+        while let Some(block) = allocator.allocate(class) {
+            assert!(seen.insert(block.offset), "{block:?} twice");
+        }
+        assert_eq!(seen.len(), 2 * chunk_shape(class).block_count as usize);
+        let unpublished = BlockPlace { chunk: Offset(pool), index: 3 }.block(class, Version::FIRST);
+        allocator.give_back(unpublished);
+        assert_eq!(allocator.allocate(class), Some(unpublished));
+    }
+
+    #[test]
+    fn tails_are_what_was_never_used() {
+        let class = SizeClass::holding(1000).unwrap();
+        let pool = geometry().block_pool_offset.0;
+        let mut allocator = Allocator::new();
+        allocator.add(&geometry(), grant(class, pool)).unwrap();
+        allocator.allocate(class).unwrap();
+        allocator.allocate(class).unwrap();
+        assert_eq!(allocator.take_tails(), [ChunkTail { offset: pool, first_index: 2 }]);
+        assert_eq!(allocator.allocate(class), None);
+    }
+
+    #[test]
+    fn impossible_grants_are_refused() {
+        let class = SizeClass::holding(64).unwrap();
+        let pool = geometry().block_pool_offset.0;
+        let good = grant(class, pool);
+        let bad = [
+            ChunkGrant { offset: 0, ..good },
+            ChunkGrant { offset: pool + 64, ..good },
+            ChunkGrant { offset: u64::MAX - 5, ..good },
+            ChunkGrant { offset: 64 << 20, ..good },
+            ChunkGrant { class: 200, ..good },
+            ChunkGrant { block_count: good.block_count + 1, ..good },
+            ChunkGrant { first_index: good.block_count, ..good },
+        ];
+        let mut allocator = Allocator::new();
+        for grant in bad {
+            assert_eq!(allocator.add(&geometry(), grant), Err(GrantError { grant }));
+        }
+        assert_eq!(allocator.allocate(class), None);
+    }
+}

@@ -1,0 +1,523 @@
+//! Runs operations over a fabric: gives their verbs buffers and batches, waits, and hands replies back.
+//!
+//! Always true: a buffer taken for a READ comes back to the pool, whatever becomes of the operation, at the
+//! latest when the fabric is dropped. A completion that nobody waits for any more (its operation ran out of
+//! time) is recognised by its batch id and dropped. Operations run together go in step: all that want verbs
+//! share one doorbell, so n gets take the round trips of one.
+
+use std::time::Duration;
+
+use sidestep_common::fabric::{
+    Batch, BatchId, BufferError, Completion, Effect, Fabric, Failure, FailureKind, PostError, Replies, Reply,
+    Verb, VerbList,
+};
+use sidestep_common::layout::SizeClass;
+use sidestep_common::wire::ChunkPurpose;
+use smallvec::SmallVec;
+
+use crate::backoff::Backoff;
+use crate::clock::{Deadline, now_ms};
+use crate::error::Error;
+use crate::operation::{Action, Context, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step};
+use crate::statistics::Tally;
+use crate::trace::Tracer;
+
+/// What the driver needs of its session: the operations' context, and memory from the server.
+pub(crate) trait Ground {
+    /// What operations may know and use.
+    fn context(&mut self, now_ms: u64) -> Context<'_>;
+
+    /// Gets block memory from the server into the allocator.
+    fn get_memory(
+        &mut self,
+        class: SizeClass,
+        purpose: ChunkPurpose,
+        deadline: Deadline,
+    ) -> Result<(), Error>;
+}
+
+/// Why an operation did not end by itself.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The operation's own error, or its memory's.
+    Error(Error),
+    /// The deadline passed.
+    Timeout(Option<PendingCas>),
+    /// The connection failed; with a CAS under way, `effect` says what is known of it.
+    Failed(Failure, Option<PendingCas>, Effect),
+}
+
+impl From<OperationError> for Stop {
+    fn from(error: OperationError) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+impl From<BufferError> for Stop {
+    fn from(error: BufferError) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+/// An operation's end.
+pub(crate) struct Finished<'a, T> {
+    /// Which of the operations.
+    pub(crate) index: usize,
+    /// Its outcome.
+    pub(crate) result: Result<T, Stop>,
+    /// The replies to its last verbs; a get's value is among them.
+    pub(crate) replies: &'a [Reply],
+    /// What it took.
+    pub(crate) tally: Tally,
+    /// How often it started over.
+    pub(crate) restarts: u32,
+}
+
+/// An operation between two steps.
+struct Active {
+    index: usize,
+    replies: Replies,
+    plan: Plan,
+    batch: Option<BatchId>,
+    tally: Tally,
+}
+
+/// What one step came to.
+enum Stepped<T> {
+    Posts(Plan),
+    Pauses,
+    Done(Result<T, Stop>, Option<Plan>),
+}
+
+/// Runs operations over one fabric.
+pub(crate) struct Driver {
+    fabric: Box<dyn Fabric>,
+    next_batch: u64,
+    completions: Vec<Completion>,
+    tracer: Option<Tracer>,
+    /// The fabric has failed; the session must join again.
+    broken: Option<Failure>,
+    pause: Backoff,
+}
+
+/// Pauses for somebody else's progress start and end here.
+const PAUSE_FIRST: Duration = Duration::from_micros(20);
+const PAUSE_LIMIT: Duration = Duration::from_millis(10);
+/// A single wait for a completion; a guard against a lost wake-up, not a poll interval.
+const WAIT_LIMIT: Duration = Duration::from_millis(100);
+
+impl Driver {
+    pub(crate) fn new(fabric: Box<dyn Fabric>, seed: u64) -> Self {
+        Self {
+            fabric,
+            next_batch: 0,
+            completions: Vec::new(),
+            tracer: None,
+            broken: None,
+            pause: Backoff::new(PAUSE_FIRST, PAUSE_LIMIT, seed),
+        }
+    }
+
+    pub(crate) fn fabric(&self) -> &dyn Fabric {
+        &*self.fabric
+    }
+
+    /// Whether the connection has failed.
+    pub(crate) const fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// Writes every verb down from now on.
+    pub(crate) fn start_trace(&mut self) {
+        self.tracer = Some(Tracer::new());
+    }
+
+    /// Ends that.
+    pub(crate) fn take_trace(&mut self) -> Option<Tracer> {
+        self.tracer.take()
+    }
+
+    /// Operations that may go in step without overrunning the fabric.
+    pub(crate) fn width(&self) -> usize {
+        // A get's second step may have more than one candidate; half leaves room for that.
+        (self.fabric.limits().verbs_in_flight_max / 2).max(1)
+    }
+
+    /// Runs `operations` in step until each has ended, and tells `finish` of each. Never fails as a whole.
+    pub(crate) fn run<O: Operation>(
+        &mut self,
+        ground: &mut impl Ground,
+        operations: &mut [O],
+        deadline: Deadline,
+        mut finish: impl FnMut(Finished<'_, O::Output>),
+    ) {
+        let mut active: SmallVec<[Active; 1]> = (0..operations.len())
+            .map(|index| Active {
+                index,
+                replies: Replies::new(),
+                plan: Plan::new(),
+                batch: None,
+                tally: Tally::default(),
+            })
+            .collect();
+        let mut silent = Plan::new();
+        let mut round_trip = 0;
+        self.pause.reset();
+        while !active.is_empty() {
+            let mut pauses = false;
+            active.retain(|one| {
+                let operation = &mut operations[one.index];
+                let stepped = step(ground, operation, &one.replies, deadline);
+                let result = match stepped {
+                    Stepped::Posts(plan) => {
+                        self.recycle(&mut one.replies);
+                        one.plan = plan;
+                        return true;
+                    }
+                    Stepped::Pauses if !deadline.has_passed() => {
+                        self.recycle(&mut one.replies);
+                        pauses = true;
+                        return true;
+                    }
+                    Stepped::Pauses => Err(Stop::Timeout(None)),
+                    Stepped::Done(result, last) => {
+                        if let Some(last) = last {
+                            one.tally.verbs += last.len() as u64;
+                            one.tally.silent_verbs += last.len() as u64;
+                            one.tally.bytes_written +=
+                                last.iter().map(|verb| written_bytes(verb, operation)).sum::<u64>();
+                            silent.extend(last);
+                        }
+                        result
+                    }
+                };
+                let restarts = operation.restarts();
+                finish(Finished {
+                    index: one.index,
+                    result,
+                    replies: &one.replies,
+                    tally: one.tally,
+                    restarts,
+                });
+                self.recycle(&mut one.replies);
+                false
+            });
+            if pauses {
+                std::thread::sleep(self.pause.next_wait().min(deadline.left()));
+            }
+            round_trip += u64::from(active.iter().any(|one| !one.plan.is_empty()));
+            let posted = self.post(&mut active, operations, &mut silent, round_trip, deadline);
+            let stop = posted.and_then(|()| self.wait_for(&mut active, round_trip, deadline));
+            if let Err(stop) = stop {
+                self.stop(ground, active, operations, &stop, &mut finish);
+                return;
+            }
+        }
+        if !silent.is_empty() {
+            // Nobody waits for these; a failure shows at the next call.
+            let _ = self.post(&mut [], operations, &mut silent, round_trip, deadline);
+        }
+    }
+
+    /// Posts the plans of all active operations, and the silent verbs, with one doorbell.
+    fn post<O: Operation>(
+        &mut self,
+        active: &mut [Active],
+        operations: &[O],
+        silent: &mut Plan,
+        round_trip: u64,
+        deadline: Deadline,
+    ) -> Result<(), Halt> {
+        let silent_verbs = std::mem::take(silent);
+        for one in active.iter_mut().filter(|one| !one.plan.is_empty()) {
+            self.next_batch += 1;
+            one.batch = Some(BatchId(self.next_batch));
+            one.tally.count(&one.plan, &operations[one.index]);
+        }
+        let mut batches: SmallVec<[Batch<'_>; 1]> = SmallVec::new();
+        let built = self.build(&mut batches, active, operations, &silent_verbs, round_trip);
+        let posted = built.and_then(|()| self.ring(&mut batches, deadline));
+        if posted.is_err() {
+            // Nothing went out: the buffers come back, and no CAS of this round is pending.
+            for verb in batches.iter_mut().flat_map(|batch| batch.verbs.drain(..)) {
+                if let Verb::Read { into, .. } = verb {
+                    self.fabric.buffers().recycle(into);
+                }
+            }
+            drop(batches);
+            for one in active.iter_mut() {
+                one.batch = None;
+            }
+        }
+        posted
+    }
+
+    /// Makes batches of the plans.
+    fn build<'b, O: Operation>(
+        &mut self,
+        batches: &mut SmallVec<[Batch<'b>; 1]>,
+        active: &'b [Active],
+        operations: &'b [O],
+        silent_verbs: &'b Plan,
+        round_trip: u64,
+    ) -> Result<(), Halt> {
+        for one in active {
+            let (Some(id), operation) = (one.batch, &operations[one.index]) else { continue };
+            batches.push(Batch { id, verbs: VerbList::new(), silent: false });
+            let last = batches.len() - 1;
+            for verb in &one.plan {
+                if let Some(tracer) = &mut self.tracer {
+                    let bytes = verb_bytes(verb, operation);
+                    tracer.posted(round_trip, verb_name(verb), verb.subject, verb.remote, bytes, false);
+                }
+                batches[last].verbs.push(self.verb(verb, operation.block_pieces())?);
+            }
+        }
+        if !silent_verbs.is_empty() {
+            let mut verbs = VerbList::new();
+            for verb in silent_verbs {
+                if let Some(tracer) = &mut self.tracer {
+                    tracer.posted(round_trip, verb_name(verb), verb.subject, verb.remote, 1, true);
+                }
+                verbs.push(self.verb(verb, (&[], &[]))?);
+            }
+            self.next_batch += 1;
+            batches.push(Batch { id: BatchId(self.next_batch), verbs, silent: true });
+        }
+        Ok(())
+    }
+
+    /// Posts `batches`, waiting for room if verbs of operations that ran out of time are in the way.
+    fn ring(&mut self, batches: &mut [Batch<'_>], deadline: Deadline) -> Result<(), Halt> {
+        if batches.is_empty() {
+            return Ok(());
+        }
+        loop {
+            match self.fabric.post(batches) {
+                Ok(()) => return Ok(()),
+                Err(PostError::Full { .. }) if deadline.has_passed() => return Err(Halt::Timeout),
+                Err(PostError::Full { .. }) => {
+                    self.collect(deadline);
+                    self.drop_completions();
+                }
+                Err(error) => {
+                    let kind = FailureKind::Disconnected(error.to_string());
+                    return Err(Halt::Failed(Failure { verb_index: 0, kind, effect: Effect::No }));
+                }
+            }
+        }
+    }
+
+    fn verb<'b>(&mut self, verb: &'b PlannedVerb, pieces: (&'b [u8], &'b [u8])) -> Result<Verb<'b>, Halt> {
+        let remote = verb.remote;
+        Ok(match &verb.action {
+            Action::Read(bytes) => Verb::Read { remote, into: self.fabric.buffers().take(*bytes)? },
+            Action::WriteBlock(header) => {
+                Verb::Write { remote, from: [header.as_bytes(), pieces.0, pieces.1] }
+            }
+            Action::WriteByte(byte) => Verb::Write { remote, from: [std::slice::from_ref(byte), &[], &[]] },
+            Action::CompareSwap { expected, desired } => {
+                Verb::CompareSwap { remote, expected: *expected, desired: *desired }
+            }
+        })
+    }
+
+    /// Waits until every batch that is out has come back.
+    fn wait_for(&mut self, active: &mut [Active], round_trip: u64, deadline: Deadline) -> Result<(), Halt> {
+        let mut missing = active.iter().filter(|one| one.batch.is_some()).count();
+        let mut failure = None;
+        while missing > 0 {
+            if self.completions.is_empty() && !self.collect(deadline) {
+                return Err(Halt::Timeout);
+            }
+            let mut completions = std::mem::take(&mut self.completions);
+            for completion in completions.drain(..) {
+                let Some(one) = active.iter_mut().find(|one| one.batch == Some(completion.batch)) else {
+                    self.drop_completion(completion);
+                    continue;
+                };
+                match completion.result {
+                    Ok(replies) => {
+                        if let Some(tracer) = &mut self.tracer {
+                            tracer.completed(round_trip, one.plan.iter().zip(&replies).map(outcome));
+                        }
+                        one.batch = None;
+                        one.plan.clear();
+                        one.replies = replies;
+                        missing -= 1;
+                    }
+                    // What went before may still have come back well; take that in first.
+                    Err(found) => {
+                        failure.get_or_insert(found);
+                        missing -= 1;
+                    }
+                }
+            }
+            self.completions = completions;
+        }
+        failure.map_or(Ok(()), |failure| Err(Halt::Failed(failure)))
+    }
+
+    /// Polls until something is there; `false` if the deadline passed first.
+    fn collect(&mut self, deadline: Deadline) -> bool {
+        loop {
+            if self.fabric.poll(&mut self.completions) > 0 {
+                return true;
+            }
+            let left = deadline.left();
+            if left.is_zero() {
+                return false;
+            }
+            self.fabric.wait(left.min(WAIT_LIMIT));
+        }
+    }
+
+    /// The connection failed or time ran out: every operation that is left ends here.
+    fn stop<O: Operation>(
+        &mut self,
+        ground: &mut impl Ground,
+        active: SmallVec<[Active; 1]>,
+        operations: &mut [O],
+        halt: &Halt,
+        finish: &mut impl FnMut(Finished<'_, O::Output>),
+    ) {
+        if let Halt::Failed(failure) = halt {
+            self.broken.get_or_insert_with(|| failure.clone());
+        }
+        for mut one in active {
+            let operation = &mut operations[one.index];
+            // Without a batch out, the CAS (if one was planned) was never posted, or is known to have failed.
+            let cas = one.batch.and_then(|_| operation.pending_cas());
+            if one.batch.is_none() {
+                operation.release(&mut ground.context(now_ms()));
+            }
+            let result = Err(match halt {
+                Halt::Timeout => Stop::Timeout(cas),
+                Halt::Failed(failure) => {
+                    let effect = if cas.is_some() { failure.effect } else { Effect::No };
+                    Stop::Failed(failure.clone(), cas, effect)
+                }
+                Halt::Buffers(error) => Stop::Error(Error::Buffers(error.clone())),
+            });
+            let restarts = operation.restarts();
+            finish(Finished { index: one.index, result, replies: &[], tally: one.tally, restarts });
+            self.recycle(&mut one.replies);
+        }
+    }
+
+    fn recycle(&mut self, replies: &mut Replies) {
+        for reply in replies.drain(..) {
+            if let Reply::Read(buffer) = reply {
+                self.fabric.buffers().recycle(buffer);
+            }
+        }
+    }
+
+    fn drop_completions(&mut self) {
+        for completion in std::mem::take(&mut self.completions) {
+            self.drop_completion(completion);
+        }
+    }
+
+    fn drop_completion(&mut self, completion: Completion) {
+        if let Ok(mut replies) = completion.result {
+            self.recycle(&mut replies);
+        }
+    }
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Driver({})", self.fabric.describe())
+    }
+}
+
+/// Why a round ended early.
+#[derive(Debug)]
+enum Halt {
+    Timeout,
+    Failed(Failure),
+    Buffers(BufferError),
+}
+
+impl From<BufferError> for Halt {
+    fn from(error: BufferError) -> Self {
+        Self::Buffers(error)
+    }
+}
+
+/// Steps an operation, getting memory for it as often as it asks.
+fn step<O: Operation>(
+    ground: &mut impl Ground,
+    operation: &mut O,
+    replies: &[Reply],
+    deadline: Deadline,
+) -> Stepped<O::Output> {
+    let mut replies = replies;
+    loop {
+        match operation.step(&mut ground.context(now_ms()), replies) {
+            Step::Post(plan) => return Stepped::Posts(plan),
+            Step::Pause => return Stepped::Pauses,
+            Step::Done(result, last) => return Stepped::Done(result.map_err(Stop::from), last),
+            Step::Memory(class, purpose) => {
+                if let Err(error) = ground.get_memory(class, purpose, deadline) {
+                    return Stepped::Done(Err(Stop::Error(error)), None);
+                }
+                replies = &[];
+            }
+        }
+    }
+}
+
+impl Tally {
+    /// One more round trip, with these verbs.
+    fn count(&mut self, plan: &Plan, operation: &impl Operation) {
+        self.round_trips += 1;
+        self.verbs += plan.len() as u64;
+        for verb in plan {
+            self.bytes_written += written_bytes(verb, operation);
+            self.bytes_read += match verb.action {
+                Action::Read(bytes) => bytes as u64,
+                Action::CompareSwap { .. } => 8,
+                Action::WriteBlock(_) | Action::WriteByte(_) => 0,
+            };
+        }
+    }
+}
+
+const fn verb_name(verb: &PlannedVerb) -> &'static str {
+    match verb.action {
+        Action::Read(_) => "READ",
+        Action::WriteBlock(_) | Action::WriteByte(_) => "WRITE",
+        Action::CompareSwap { .. } => "CAS",
+    }
+}
+
+fn verb_bytes(verb: &PlannedVerb, operation: &impl Operation) -> usize {
+    match verb.action {
+        Action::Read(bytes) => bytes,
+        Action::CompareSwap { .. } => 8,
+        _ => written_bytes(verb, operation) as usize,
+    }
+}
+
+fn written_bytes(verb: &PlannedVerb, operation: &impl Operation) -> u64 {
+    match &verb.action {
+        Action::WriteBlock(header) => {
+            let (key, value) = operation.block_pieces();
+            (header.as_bytes().len() + key.len() + value.len()) as u64
+        }
+        Action::WriteByte(_) => 1,
+        Action::CompareSwap { .. } => 8,
+        Action::Read(_) => 0,
+    }
+}
+
+/// What came of a verb, in words.
+fn outcome((verb, reply): (&PlannedVerb, &Reply)) -> String {
+    match (&verb.action, reply) {
+        (Action::CompareSwap { expected, .. }, Reply::Old(old)) if old == expected => "swapped".into(),
+        (Action::CompareSwap { .. }, Reply::Old(old)) => format!("lost: found {old:#018x}"),
+        _ => "done".into(),
+    }
+}

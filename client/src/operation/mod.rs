@@ -1,0 +1,174 @@
+//! The operations on keys, as the protocol knows them: pure, over no fabric in particular.
+//!
+//! Always true: an operation does no I/O, reads no clock and draws no random number. It is asked for its next
+//! [`Step`] with the replies to its last one, and everything else it may know is in the [`Context`]. So the same
+//! code runs over `verbs`, `shm`, `tcp` and a simulator that stops it between any two verbs.
+//!
+//! | operation | module | steps, when nobody interferes |
+//! | --- | --- | --- |
+//! | get | [`get`] | READ bucket; READ block |
+//! | put of a new key | [`change`] | READ bucket + WRITE block; CAS empty slot |
+//! | put over a key | [`change`] | READ bucket + WRITE block; READ old block; CAS slot (+ 1-byte WRITE, not waited for) |
+//! | delete | [`change`] | READ bucket; READ block + WRITE key-only block; CAS slot (+ 1-byte WRITE, not waited for) |
+//!
+//! What a slot's words mean together is decided in [`scan`], once for all operations.
+//!
+//! **Linearization**: a read at its slot's READ (of a bucket being sealed: at the sealing), a change at its CAS.
+
+pub mod change;
+pub mod get;
+pub mod resolve;
+mod route;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use sidestep_common::fabric::Reply;
+use sidestep_common::layout::{BlockHeader, Offset, SizeClass, Superblock, WriteId};
+use sidestep_common::wire::ChunkPurpose;
+use smallvec::SmallVec;
+
+use crate::allocator::Allocator;
+use crate::directory::Directory;
+
+/// What an operation wants next.
+#[derive(Debug)]
+pub enum Step<T> {
+    /// Post these verbs with one doorbell and come back with their replies: one round trip.
+    Post(Plan),
+    /// Get block memory of this class from the server, put it into the allocator, and come back with no replies.
+    Memory(SizeClass, ChunkPurpose),
+    /// Somebody else must make progress first (a rebuild): wait a little, longer each time, and come back with
+    /// no replies.
+    Pause,
+    /// The operation is over. The verbs in `Plan`, if any, go out silently: nobody waits for them.
+    Done(Result<T, OperationError>, Option<Plan>),
+}
+
+/// Verbs to be posted together, in this order.
+pub type Plan = SmallVec<[PlannedVerb; 4]>;
+
+/// One verb, before it has buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct PlannedVerb {
+    /// What of the region it touches, for people who look at a trace.
+    pub subject: &'static str,
+    /// Where.
+    pub remote: Offset,
+    /// What it does.
+    pub action: Action,
+}
+
+/// What a planned verb does.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// READ so many bytes.
+    Read(usize),
+    /// WRITE the block that the operation makes: this header, then its key and value.
+    WriteBlock(BlockHeader),
+    /// WRITE one byte.
+    WriteByte(u8),
+    /// CAS.
+    CompareSwap {
+        /// The word that must be there.
+        expected: u64,
+        /// The word to put there.
+        desired: u64,
+    },
+}
+
+/// What an operation may know and use.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// The region's facts.
+    pub superblock: &'a Superblock,
+    /// This client's copy of the directory.
+    pub directory: &'a Directory,
+    /// This session's block memory.
+    pub allocator: &'a mut Allocator,
+    /// This session's write ids.
+    pub write_ids: &'a mut WriteIds,
+    /// The client's clock in milliseconds, one that counts suspended time.
+    pub now_ms: u64,
+}
+
+impl Context<'_> {
+    /// ⚑ Whether what was concluded from a slot READ posted at `posted_ms` is too old to be used: more than half
+    /// of the grace period has passed, so the blocks seen may have been reused.
+    fn is_stale(&self, posted_ms: u64) -> bool {
+        self.now_ms.saturating_sub(posted_ms) > self.superblock.grace_ms / 2
+    }
+}
+
+/// Hands out write ids: no two writes of a region's life share one.
+#[derive(Debug)]
+pub struct WriteIds {
+    session: u32,
+    sequence: u64,
+}
+
+impl WriteIds {
+    /// The ids of `session`.
+    pub const fn new(session: u32) -> Self {
+        Self { session, sequence: 0 }
+    }
+
+    /// The next one.
+    pub const fn next(&mut self) -> WriteId {
+        self.sequence += 1;
+        WriteId::new(self.session, self.sequence)
+    }
+}
+
+/// Why an operation ended without doing what it was asked. Nothing was changed by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OperationError {
+    /// Every slot of the key's bucket is taken by other keys.
+    #[error("the index has no room for this key: all {slots} slots of its bucket are taken")]
+    BucketFull {
+        /// Slots of a bucket.
+        slots: usize,
+    },
+    /// The region holds what no correct client or server writes.
+    #[error("the region is corrupt at {offset}: {what}")]
+    Corrupt {
+        /// Where.
+        offset: Offset,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// An operation under way.
+pub trait Operation {
+    /// What it brings.
+    type Output;
+
+    /// Goes on with the replies to the verbs of the last [`Step::Post`] (none at first, and after other steps).
+    fn step(&mut self, context: &mut Context<'_>, replies: &[Reply]) -> Step<Self::Output>;
+
+    /// The key and value of the block that [`Action::WriteBlock`] means.
+    fn block_pieces(&self) -> (&[u8], &[u8]);
+
+    /// The CAS that is under way, if any: with its completion lost, only the slot tells whether it happened.
+    fn pending_cas(&self) -> Option<PendingCas> {
+        None
+    }
+
+    /// Ends the operation from outside, while none of its verbs is out: what it holds goes back.
+    fn release(&mut self, _context: &mut Context<'_>) {}
+
+    /// How often it had to start over.
+    fn restarts(&self) -> u32;
+}
+
+/// A CAS whose outcome isn't known yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PendingCas {
+    /// The slot.
+    pub slot: Offset,
+    /// The word it expects.
+    pub expected: u64,
+    /// The word it puts there.
+    pub desired: u64,
+}

@@ -1,0 +1,1 @@
+//! Interleavings of the pure operations, verb by verb, come here.

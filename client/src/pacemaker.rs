@@ -1,0 +1,91 @@
+//! Heartbeats: a thread that renews the leases of a client's sessions.
+//!
+//! Always true: a session whose heartbeat failed is marked lost and reconnects at its next call; the thread
+//! never outlives its owner by more than one heartbeat.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use sidestep_common::wire::Request;
+
+use crate::clock::Deadline;
+use crate::control::Control;
+
+/// A heartbeat is sent three times in a lease, so that one that is late costs nothing.
+const BEATS_PER_LEASE: u32 = 3;
+/// Heartbeats are at least this far apart.
+const INTERVAL_MIN: Duration = Duration::from_millis(20);
+
+/// A channel whose lease is kept up.
+#[derive(Debug)]
+struct Patient {
+    control: Weak<Control>,
+    lease: Duration,
+}
+
+#[derive(Default, Debug)]
+struct Shared {
+    patients: Mutex<Vec<Patient>>,
+}
+
+/// The thread's owner. Dropping it ends the thread.
+#[derive(Debug)]
+pub(crate) struct Pacemaker {
+    shared: Arc<Shared>,
+    wake: Sender<()>,
+}
+
+impl Pacemaker {
+    /// Starts the thread.
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let (wake, woken) = channel();
+        let theirs = Arc::clone(&shared);
+        thread::Builder::new().name("sidestep-lease".into()).spawn(move || run(&theirs, &woken))?;
+        Ok(Self { shared, wake })
+    }
+
+    /// Keeps `control`'s lease up for as long as somebody holds it.
+    pub(crate) fn watch(&self, control: &Arc<Control>, lease: Duration) {
+        let patient = Patient { control: Arc::downgrade(control), lease };
+        self.shared.patients.lock().unwrap_or_else(PoisonError::into_inner).push(patient);
+        // The thread may be in a long wait for a slower lease. It can't have ended: it ends with `wake`.
+        let _ = self.wake.send(());
+    }
+}
+
+fn run(shared: &Shared, woken: &Receiver<()>) {
+    let mut wait = Duration::from_secs(3600);
+    loop {
+        match woken.recv_timeout(wait) {
+            Err(RecvTimeoutError::Disconnected) => return,
+            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+        }
+        wait = beat(shared);
+    }
+}
+
+/// Sends every heartbeat once; says when the next ones are due.
+fn beat(shared: &Shared) -> Duration {
+    let mut wait = Duration::from_secs(3600);
+    let mut due: Vec<(Arc<Control>, Duration)> = Vec::new();
+    shared.patients.lock().unwrap_or_else(PoisonError::into_inner).retain(|patient| {
+        let Some(control) = patient.control.upgrade().filter(|control| !control.is_lost()) else {
+            return false;
+        };
+        let interval = (patient.lease / BEATS_PER_LEASE).max(INTERVAL_MIN);
+        wait = wait.min(interval);
+        due.push((control, interval));
+        true
+    });
+    for (control, interval) in due {
+        // Epochs are acknowledged by the thread that posts verbs; they begin with index rebuilds. Until then
+        // there is only the one that the session started in.
+        // A failure marks the channel lost, which is all that is to be done here.
+        let _ =
+            control.request(&Request::Heartbeat { epoch: 0 }, Deadline::after(interval * BEATS_PER_LEASE));
+    }
+    wait
+}

@@ -1,0 +1,190 @@
+//! What a client did: operations, round trips, verbs, bytes, retries, per kind of operation.
+//!
+//! Always true: a session's counters have one writer, the thread that drives it, so counting costs a load and a
+//! store, and anybody may read them at any time. Errors are counted apart from operations that succeeded.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+/// Kinds of operation that are counted apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// get, also each key of a multi-get.
+    Get,
+    /// put.
+    Put,
+    /// delete.
+    Delete,
+}
+
+/// One kind's figures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct KindStatistics {
+    /// Operations that ended with an answer.
+    pub operations: u64,
+    /// Of these, those that found no key.
+    pub misses: u64,
+    /// Operations that ended with an error.
+    pub errors: u64,
+    /// Waits for the memory node; the keys of a multi-get each count the round trips they shared.
+    pub round_trips: u64,
+    /// Verbs posted, silent ones too.
+    pub verbs: u64,
+    /// Verbs among them that nobody waited for.
+    pub silent_verbs: u64,
+    /// Bytes fetched from the memory node.
+    pub bytes_read: u64,
+    /// Bytes stored there, 8 for each atomic.
+    pub bytes_written: u64,
+    /// Times that an operation had to start over or try its CAS again.
+    pub retries: u64,
+}
+
+/// A client's or session's figures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Statistics {
+    /// Gets.
+    pub get: KindStatistics,
+    /// Puts.
+    pub put: KindStatistics,
+    /// Deletes.
+    pub delete: KindStatistics,
+    /// Data paths joined again after a failure.
+    pub reconnects: u64,
+    /// Requests for block memory.
+    pub chunk_requests: u64,
+}
+
+impl Statistics {
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (sum, part) in
+            [(&mut self.get, &other.get), (&mut self.put, &other.put), (&mut self.delete, &other.delete)]
+        {
+            sum.operations += part.operations;
+            sum.misses += part.misses;
+            sum.errors += part.errors;
+            sum.round_trips += part.round_trips;
+            sum.verbs += part.verbs;
+            sum.silent_verbs += part.silent_verbs;
+            sum.bytes_read += part.bytes_read;
+            sum.bytes_written += part.bytes_written;
+            sum.retries += part.retries;
+        }
+        self.reconnects += other.reconnects;
+        self.chunk_requests += other.chunk_requests;
+    }
+}
+
+/// What one operation took, counted by the driver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tally {
+    /// Waits for the memory node.
+    pub round_trips: u64,
+    /// Verbs posted, silent ones too.
+    pub verbs: u64,
+    /// Verbs that nobody waited for.
+    pub silent_verbs: u64,
+    /// Bytes fetched.
+    pub bytes_read: u64,
+    /// Bytes stored.
+    pub bytes_written: u64,
+}
+
+/// A counter with one writer.
+#[derive(Default, Debug)]
+struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    fn add(&self, more: u64) {
+        // One writer: nothing can come between. Readers want a number, not an order.
+        self.0.store(self.0.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Default, Debug)]
+struct KindCounters {
+    operations: Counter,
+    misses: Counter,
+    errors: Counter,
+    round_trips: Counter,
+    verbs: Counter,
+    silent_verbs: Counter,
+    bytes_read: Counter,
+    bytes_written: Counter,
+    retries: Counter,
+}
+
+/// A session's counters; written by its thread, read by anybody.
+#[derive(Default, Debug)]
+pub(crate) struct Counters {
+    kinds: [KindCounters; 3],
+    reconnects: Counter,
+    chunk_requests: Counter,
+}
+
+/// How an operation ended, for counting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    Hit,
+    Miss,
+    Error,
+}
+
+impl Counters {
+    #[inline]
+    pub(crate) fn count(&self, kind: Kind, ending: Ending, tally: Tally, retries: u32) {
+        let counters = &self.kinds[kind as usize];
+        match ending {
+            Ending::Hit => counters.operations.add(1),
+            Ending::Miss => {
+                counters.operations.add(1);
+                counters.misses.add(1);
+            }
+            Ending::Error => counters.errors.add(1),
+        }
+        counters.round_trips.add(tally.round_trips);
+        counters.verbs.add(tally.verbs);
+        counters.silent_verbs.add(tally.silent_verbs);
+        counters.bytes_read.add(tally.bytes_read);
+        counters.bytes_written.add(tally.bytes_written);
+        counters.retries.add(u64::from(retries));
+    }
+
+    pub(crate) fn count_reconnect(&self) {
+        self.reconnects.add(1);
+    }
+
+    pub(crate) fn count_chunk_request(&self) {
+        self.chunk_requests.add(1);
+    }
+
+    pub(crate) fn snapshot(&self) -> Statistics {
+        let kind = |kind: Kind| {
+            let counters = &self.kinds[kind as usize];
+            KindStatistics {
+                operations: counters.operations.get(),
+                misses: counters.misses.get(),
+                errors: counters.errors.get(),
+                round_trips: counters.round_trips.get(),
+                verbs: counters.verbs.get(),
+                silent_verbs: counters.silent_verbs.get(),
+                bytes_read: counters.bytes_read.get(),
+                bytes_written: counters.bytes_written.get(),
+                retries: counters.retries.get(),
+            }
+        };
+        Statistics {
+            get: kind(Kind::Get),
+            put: kind(Kind::Put),
+            delete: kind(Kind::Delete),
+            reconnects: self.reconnects.get(),
+            chunk_requests: self.chunk_requests.get(),
+        }
+    }
+}
