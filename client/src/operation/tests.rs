@@ -1,1 +1,0 @@
-//! Interleavings of the pure operations, verb by verb, come here.

@@ -1,0 +1,205 @@
+//! Single stories: costs without contention, collisions, full buckets, reuse, corruption.
+
+use sidestep_common::layout::{BlockRef, BucketHeader, SizeClass, SlotState, SlotWord, Version};
+
+use super::super::OperationError;
+use super::world::{Actor, Answer, Call, Running, World, alone, colliding};
+
+fn value(text: &[u8]) -> Answer {
+    Answer::Value(Some(text.to_vec()))
+}
+
+/// The contract of the design: round trips and verbs of each operation. The mark of the freed block is the one
+/// verb more of an overwrite and a delete that nobody waits for.
+#[test]
+fn costs_are_those_of_the_contract() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    let absent = alone(&mut world, &mut actor, Call::Get(b"k"));
+    assert_eq!(absent, (Answer::Value(None), 1, 1), "get, absent");
+    assert_eq!(alone(&mut world, &mut actor, Call::Put(b"k", b"one")), (Answer::Stored, 2, 3), "insert");
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (value(b"one"), 2, 2), "get, present");
+    assert_eq!(
+        alone(&mut world, &mut actor, Call::Put(b"k", b"two")),
+        (Answer::Stored, 3, 4 + 1),
+        "overwrite"
+    );
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (value(b"two"), 2, 2));
+    assert_eq!(
+        alone(&mut world, &mut actor, Call::Delete(b"k")),
+        (Answer::Existed(true), 3, 4 + 1),
+        "delete"
+    );
+    assert_eq!(alone(&mut world, &mut actor, Call::Delete(b"k")), (Answer::Existed(false), 1, 1));
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (Answer::Value(None), 1, 1), "get, deleted");
+    assert_eq!(alone(&mut world, &mut actor, Call::Put(b"k", b"three")), (Answer::Stored, 3, 4 + 1), "again");
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (value(b"three"), 2, 2));
+    assert_eq!(world.slot_words(b"k").iter().filter(|word| **word != SlotWord::EMPTY).count(), 1, "one slot");
+}
+
+/// Each block that was unlinked is marked free with the version that was unlinked, exactly there.
+#[test]
+fn unlinked_blocks_are_marked_with_their_version() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    alone(&mut world, &mut actor, Call::Put(b"k", b"one"));
+    let SlotState::Live(first) = world.slot_words(b"k")[0].state() else { panic!() };
+    alone(&mut world, &mut actor, Call::Put(b"k", b"two"));
+    let mut map = [0; 3];
+    let chunk = sidestep_common::layout::free_map_offset(first).unwrap();
+    world.memory.read(chunk, &mut map).unwrap();
+    assert_eq!(map, [1, 0, 0]);
+}
+
+/// Two keys with the same bucket and the same tag: the key in the block decides, never the tag.
+#[test]
+fn equal_tags_are_told_apart_by_the_key() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    let twin = colliding(&world, b"a", 1, true).remove(0);
+    alone(&mut world, &mut actor, Call::Put(b"a", b"A"));
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(&twin)).0, Answer::Value(None));
+    assert_eq!(alone(&mut world, &mut actor, Call::Delete(&twin)).0, Answer::Existed(false));
+    alone(&mut world, &mut actor, Call::Put(&twin, b"B"));
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"a")).0, value(b"A"));
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(&twin)).0, value(b"B"));
+    assert_eq!(alone(&mut world, &mut actor, Call::Delete(b"a")).0, Answer::Existed(true));
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(&twin)).0, value(b"B"));
+    alone(&mut world, &mut actor, Call::Put(b"a", b"A2"));
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"a")).0, value(b"A2"));
+    world.check_bucket(b"a");
+}
+
+/// A bucket full of other keys refuses a new one and changes nothing; what is there can be read, overwritten
+/// and deleted, and absent keys are answered at once.
+#[test]
+fn a_full_bucket_refuses_new_keys_only() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    let keys = colliding(&world, b"full", 33, false);
+    for key in &keys[..31] {
+        assert_eq!(alone(&mut world, &mut actor, Call::Put(key, key)).0, Answer::Stored);
+    }
+    let before = world.slot_words(b"full");
+    let full = Answer::Error(OperationError::BucketFull { slots: 31 });
+    for key in &keys[31..] {
+        assert_eq!(alone(&mut world, &mut actor, Call::Put(key, b"x")).0, full);
+        assert_eq!(alone(&mut world, &mut actor, Call::Get(key)), (Answer::Value(None), 1, 1));
+    }
+    assert_eq!(world.slot_words(b"full"), before, "a refused put changes nothing");
+    for key in &keys[..31] {
+        assert_eq!(alone(&mut world, &mut actor, Call::Get(key)).0, value(key));
+    }
+    assert_eq!(alone(&mut world, &mut actor, Call::Put(&keys[30], b"new")).0, Answer::Stored);
+    assert_eq!(alone(&mut world, &mut actor, Call::Delete(&keys[0])).0, Answer::Existed(true));
+    assert_eq!(alone(&mut world, &mut actor, Call::Put(&keys[0], b"back")).0, Answer::Stored);
+    world.check_bucket(b"full");
+}
+
+/// A refused put's block is used by the next one: refusals leak nothing.
+#[test]
+fn a_block_that_was_not_published_is_used_again() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    let keys = colliding(&world, b"full", 32, false);
+    for key in &keys[..31] {
+        alone(&mut world, &mut actor, Call::Put(key, b"v"));
+    }
+    let class = SizeClass::holding(64).unwrap();
+    let next = actor.allocator.allocate(class).unwrap();
+    actor.allocator.give_back(next);
+    for _ in 0..5 {
+        alone(&mut world, &mut actor, Call::Put(&keys[31], b"v"));
+    }
+    assert_eq!(actor.allocator.allocate(class), Some(next));
+}
+
+/// A get is stopped between the READ of the bucket and that of the block. Meanwhile the key is deleted and its
+/// block's memory used for another key, version and all but one alike. The get must not return those bytes.
+#[test]
+fn a_block_reused_under_a_reader_is_noticed() {
+    let (mut world, mut actor, mut reader) = (World::new(), Actor::new(1), Actor::new(2));
+    alone(&mut world, &mut actor, Call::Put(b"k1", b"first"));
+    let SlotState::Live(block) = world.slot_words(b"k1")[0].state() else { panic!() };
+    let mut get = Running::new(Call::Get(b"k1"));
+    get.verb(&mut world, &mut reader);
+    alone(&mut world, &mut actor, Call::Delete(b"k1"));
+    // What reclamation will do: the same memory, with its next version.
+    actor.allocator.give_back(BlockRef { version: block.version.next(), ..block });
+    alone(&mut world, &mut actor, Call::Put(b"k2", b"other"));
+    while !get.is_over() {
+        get.verb(&mut world, &mut reader);
+    }
+    assert_eq!(get.answer, Some(Answer::Value(None)));
+}
+
+/// The reader was stopped for more than half a grace period: what it read may be of two lives, so it starts
+/// again, though everything fits.
+#[test]
+fn conclusions_older_than_half_the_grace_period_are_thrown_away() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    alone(&mut world, &mut actor, Call::Put(b"k", b"v"));
+    for (late_ms, round_trips) in [(500, 2), (501, 4)] {
+        let mut get = Running::new(Call::Get(b"k"));
+        get.verb(&mut world, &mut actor);
+        world.now_ms += late_ms;
+        while !get.is_over() {
+            get.verb(&mut world, &mut actor);
+        }
+        assert_eq!((get.answer, get.round_trips), (Some(value(b"v")), round_trips), "{late_ms} ms late");
+    }
+}
+
+/// The directory names a segment that serves other keys now: one READ of the directory word puts that right.
+#[test]
+fn an_old_directory_costs_one_read() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    alone(&mut world, &mut actor, Call::Put(b"k", b"v"));
+    // Rebuild by hand: another segment of the pool takes over, with a later generation.
+    let bits = world.superblock.geometry.directory_bits;
+    let index = sidestep_common::hash::KeyHash::of(b"k", super::world::SEED).directory_index(bits);
+    let old = world.directory.word(index);
+    let spare = (old.segment + 1) % world.superblock.geometry.segment_count as u32;
+    let new = sidestep_common::layout::DirectoryWord { segment: spare, generation: 2, depth: bits };
+    let geometry = world.superblock.geometry;
+    let (from, to) = (geometry.segment_offset(old).unwrap(), geometry.segment_offset(new).unwrap());
+    for word in 0..64 * 32 {
+        let bits = world.memory.load(from.plus(word * 8)).unwrap();
+        world.memory.store(to.plus(word * 8), bits).unwrap();
+    }
+    for bucket in 0..64 {
+        let at = from.plus(bucket * 256);
+        let header = BucketHeader::from_bits(world.memory.load(at).unwrap());
+        world.memory.store(at, BucketHeader { sealed: true, ..header }.to_bits()).unwrap();
+    }
+    // Sealed, and the directory still names it: the words count.
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (value(b"v"), 3, 3));
+    world.memory.store(geometry.directory_word_offset(index), new.to_bits()).unwrap();
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (value(b"v"), 4, 4));
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (value(b"v"), 2, 2));
+    assert_eq!(alone(&mut world, &mut actor, Call::Put(b"k", b"w")).0, Answer::Stored);
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")).0, value(b"w"));
+}
+
+/// Words that no correct client writes: a typed error, or an answer that is true all the same; never a verb
+/// outside the block pool, and never an endless loop.
+#[test]
+fn corruption_is_a_typed_error() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    alone(&mut world, &mut actor, Call::Put(b"k", b"v"));
+    let (slot, good) = (world.slot(b"k", 0), world.slot_words(b"k")[0]);
+    let SlotState::Live(block) = good.state() else { panic!() };
+    let outside = BlockRef { offset: sidestep_common::layout::Offset(64), ..block };
+    let shifted =
+        BlockRef { offset: block.offset.plus(64 * 20_000), class: SizeClass::holding(128).unwrap(), ..block };
+    let unfit = BlockRef { version: Version(9), ..block };
+    for bad in [
+        1,
+        SlotWord::live(good.tag(), outside, true).bits(),
+        SlotWord::live(good.tag(), shifted, true).bits(),
+        SlotWord::live(good.tag(), unfit, true).bits(),
+        good.bits() | 0x7f << 43,
+    ] {
+        world.memory.store(slot, bad).unwrap();
+        for call in [Call::Get(b"k"), Call::Put(b"k", b"w"), Call::Delete(b"k")] {
+            let (answer, ..) = alone(&mut world, &mut actor, call);
+            let is_corrupt = matches!(answer, Answer::Error(OperationError::Corrupt { .. }));
+            assert!(is_corrupt, "{bad:#x} {call:?}: {answer:?}");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! A memory node without a fabric: operations are stepped by hand, one verb at a time.
+
+use std::ptr::NonNull;
+
+use sidestep_common::fabric::{BufferPool, Replies, Reply, Unregistered};
+use sidestep_common::hash::KeyHash;
+use sidestep_common::layout::{
+    AtomicityDomain, Block, BucketHeader, DirectoryWord, Geometry, Offset, SizeClass, SlotState, SlotWord,
+    Superblock, chunk_shape,
+};
+use sidestep_common::memory::WordMemory;
+use sidestep_common::wire::ChunkGrant;
+
+use super::super::change::{Change, Changed};
+use super::super::get::{Found, Get};
+use super::super::{Action, Context, Operation, OperationError, Plan, PlannedVerb, Step, WriteIds};
+use crate::allocator::Allocator;
+use crate::directory::Directory;
+
+pub(super) const SEED: u64 = 7;
+
+/// A region as a server lays it out, in this process's memory.
+pub(super) struct World {
+    _words: Vec<u64>,
+    pub(super) memory: WordMemory,
+    pub(super) superblock: Superblock,
+    pub(super) directory: Directory,
+    next_chunk: u64,
+    buffers: BufferPool,
+    /// The client's clock; tests move it.
+    pub(super) now_ms: u64,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let geometry = Geometry::for_region(5 << 20).unwrap();
+        let superblock = Superblock {
+            geometry,
+            incarnation: 1,
+            hash_seed: SEED,
+            domain: AtomicityDomain::Cpu,
+            grace_ms: 1000,
+        };
+        let mut words = vec![0_u64; geometry.region_bytes as usize / 8];
+        let base = NonNull::new(words.as_mut_ptr().cast()).unwrap();
+        // SAFETY: the vector lives as long as the world and is touched through this value only.
+        let memory = unsafe { WordMemory::new(base, geometry.region_bytes) };
+        let mut directory = Vec::new();
+        for index in 0..geometry.directory_entries() {
+            let word = DirectoryWord { segment: index as u32, generation: 1, depth: geometry.directory_bits };
+            memory.store(geometry.directory_word_offset(index), word.to_bits()).unwrap();
+            directory.extend(word.to_bits().to_le_bytes());
+            let header = BucketHeader {
+                depth: geometry.directory_bits,
+                prefix: index as u32,
+                generation: 1,
+                sealed: false,
+            };
+            let segment = geometry.segment_offset(word).unwrap();
+            for bucket in 0..64 {
+                memory.store(segment.plus(bucket * 256), header.to_bits()).unwrap();
+            }
+        }
+        Self {
+            _words: words,
+            memory,
+            superblock,
+            directory: Directory::from_bytes(&directory),
+            next_chunk: geometry.block_pool_offset.0,
+            buffers: BufferPool::new(Box::new(Unregistered), 64 << 20),
+            now_ms: 0,
+        }
+    }
+
+    pub(super) fn grant(&mut self, actor: &mut Actor, class: SizeClass) {
+        let shape = chunk_shape(class);
+        let offset = self.next_chunk.next_multiple_of(shape.align_bytes);
+        self.next_chunk = offset + shape.bytes;
+        let (block_count, class) = (shape.block_count, class.index());
+        let grant = ChunkGrant { offset, class, first_index: 0, block_count, version: 1 };
+        actor.allocator.add(&self.superblock.geometry, grant).expect("the test's region is large enough");
+    }
+
+    /// The offset of `slot` in the bucket of `key`.
+    pub(super) fn slot(&self, key: &[u8], slot: u64) -> Offset {
+        let hash = KeyHash::of(key, SEED);
+        let word = self.directory.word(hash.directory_index(self.superblock.geometry.directory_bits));
+        self.superblock.geometry.bucket_offset(word, hash).unwrap().plus(8 + 8 * slot)
+    }
+
+    pub(super) fn slot_words(&self, key: &[u8]) -> Vec<SlotWord> {
+        (0..31).map(|slot| SlotWord::from_bits(self.memory.load(self.slot(key, slot)).unwrap())).collect()
+    }
+
+    /// The binding and order rules as they can be seen at any moment: no key in two slots, no EMPTY slot before
+    /// a filled one.
+    pub(super) fn check_bucket(&self, key: &[u8]) {
+        let mut keys = Vec::new();
+        let mut saw_empty = false;
+        for word in self.slot_words(key) {
+            let block = match word.state() {
+                SlotState::Empty => {
+                    saw_empty = true;
+                    continue;
+                }
+                SlotState::Live(block) | SlotState::Deleted(block) => block,
+                other => panic!("{other:?}"),
+            };
+            assert!(!saw_empty, "an EMPTY slot before a filled one");
+            let mut bytes = vec![0; block.class.bytes() as usize];
+            self.memory.read(block.offset, &mut bytes).unwrap();
+            let found = Block::parse(&bytes, block).expect("a published block fits its word").key.to_vec();
+            assert!(!keys.contains(&found), "{found:?} has two slots");
+            keys.push(found);
+        }
+    }
+
+    fn execute(&mut self, verb: &PlannedVerb, pieces: (&[u8], &[u8])) -> Reply {
+        match verb.action {
+            Action::Read(bytes) => {
+                let mut buffer = self.buffers.take(bytes).unwrap();
+                self.memory.read(verb.remote, buffer.as_mut_slice()).unwrap();
+                Reply::Read(buffer)
+            }
+            Action::WriteBlock(header) => {
+                let bytes = [&header.as_bytes()[..], pieces.0, pieces.1].concat();
+                self.memory.write(verb.remote, &bytes).unwrap();
+                Reply::Written
+            }
+            Action::WriteByte(byte) => {
+                self.memory.write(verb.remote, &[byte]).unwrap();
+                Reply::Written
+            }
+            Action::CompareSwap { expected, desired } => {
+                Reply::Old(self.memory.compare_swap(verb.remote, expected, desired).unwrap())
+            }
+        }
+    }
+}
+
+/// A session's own state.
+pub(super) struct Actor {
+    pub(super) allocator: Allocator,
+    write_ids: WriteIds,
+}
+
+impl Actor {
+    pub(super) fn new(session: u32) -> Self {
+        Self { allocator: Allocator::new(), write_ids: WriteIds::new(session) }
+    }
+}
+
+/// What the story of a test asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Call<'a> {
+    Get(&'a [u8]),
+    Put(&'a [u8], &'a [u8]),
+    Delete(&'a [u8]),
+}
+
+/// What came of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    Value(Option<Vec<u8>>),
+    Stored,
+    Existed(bool),
+    Error(OperationError),
+}
+
+enum Machine<'a> {
+    Get(Get<'a>),
+    Change(Change<'a>),
+}
+
+/// A call under way, between two verbs.
+pub(super) struct Running<'a> {
+    machine: Machine<'a>,
+    plan: Plan,
+    next_verb: usize,
+    replies: Replies,
+    silent: Plan,
+    pub(super) round_trips: u32,
+    pub(super) verbs: u32,
+    pub(super) answer: Option<Answer>,
+}
+
+impl<'a> Running<'a> {
+    pub(super) fn new(call: Call<'a>) -> Self {
+        let machine = match call {
+            Call::Get(key) => Machine::Get(Get::new(key, SEED)),
+            Call::Put(key, value) => Machine::Change(Change::put(key, value, SEED).unwrap()),
+            Call::Delete(key) => Machine::Change(Change::delete(key, SEED).unwrap()),
+        };
+        Self {
+            machine,
+            plan: Plan::new(),
+            next_verb: 0,
+            replies: Replies::new(),
+            silent: Plan::new(),
+            round_trips: 0,
+            verbs: 0,
+            answer: None,
+        }
+    }
+
+    /// Whether all is done, the silent verbs too.
+    pub(super) fn is_over(&self) -> bool {
+        self.answer.is_some() && self.silent.is_empty()
+    }
+
+    /// Executes one verb, asking the operation for more first if none is left.
+    pub(super) fn verb(&mut self, world: &mut World, actor: &mut Actor) {
+        if self.answer.is_some() {
+            let verb = self.silent.remove(0);
+            self.verbs += 1;
+            world.execute(&verb, (&[], &[]));
+            return;
+        }
+        if self.next_verb == self.plan.len() && !self.ask(world, actor) {
+            return;
+        }
+        let verb = self.plan[self.next_verb];
+        self.next_verb += 1;
+        self.verbs += 1;
+        let pieces = match &self.machine {
+            Machine::Get(operation) => operation.block_pieces(),
+            Machine::Change(operation) => operation.block_pieces(),
+        };
+        self.replies.push(world.execute(&verb, pieces));
+        // The last reply decides at once, so that a call is over with its last verb.
+        if self.next_verb == self.plan.len() {
+            self.ask(world, actor);
+        }
+    }
+
+    /// Steps the operation; `false` if there is no verb to execute now.
+    fn ask(&mut self, world: &mut World, actor: &mut Actor) -> bool {
+        if self.next_verb == 0 && !self.plan.is_empty() {
+            return true;
+        }
+        let mut replies = std::mem::take(&mut self.replies);
+        loop {
+            let mut context = Context {
+                superblock: &world.superblock,
+                directory: &world.directory,
+                allocator: &mut actor.allocator,
+                write_ids: &mut actor.write_ids,
+                now_ms: world.now_ms,
+            };
+            let step = match &mut self.machine {
+                Machine::Get(operation) => map(operation.step(&mut context, &replies), |found| {
+                    Answer::Value(found.map(|found| value(&found, &replies)))
+                }),
+                Machine::Change(operation) => {
+                    map(operation.step(&mut context, &replies), |changed| match changed {
+                        Changed::Stored => Answer::Stored,
+                        Changed::Deleted => Answer::Existed(true),
+                        Changed::Absent => Answer::Existed(false),
+                    })
+                }
+            };
+            replies.clear();
+            match step {
+                Step::Post(plan) => {
+                    self.plan = plan;
+                    self.next_verb = 0;
+                    self.round_trips += 1;
+                    return true;
+                }
+                Step::Memory(class, _) => world.grant(actor, class),
+                Step::Pause => {
+                    self.plan.clear();
+                    self.next_verb = 0;
+                    return false;
+                }
+                Step::Done(result, silent) => {
+                    self.answer = Some(result.unwrap_or_else(Answer::Error));
+                    self.silent = silent.unwrap_or_default();
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+fn map<T>(step: Step<T>, answer: impl FnOnce(T) -> Answer) -> Step<Answer> {
+    match step {
+        Step::Post(plan) => Step::Post(plan),
+        Step::Memory(class, purpose) => Step::Memory(class, purpose),
+        Step::Pause => Step::Pause,
+        Step::Done(result, silent) => Step::Done(result.map(answer), silent),
+    }
+}
+
+fn value(found: &Found, replies: &[Reply]) -> Vec<u8> {
+    match &replies[found.reply] {
+        Reply::Read(buffer) => buffer.as_slice()[found.value.clone()].to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs a call with nobody in between; answer, round trips, verbs.
+pub(super) fn alone(world: &mut World, actor: &mut Actor, call: Call<'_>) -> (Answer, u32, u32) {
+    let mut running = Running::new(call);
+    for _ in 0..1000 {
+        if running.is_over() {
+            break;
+        }
+        running.verb(world, actor);
+    }
+    (running.answer.expect("a call that nobody disturbs ends"), running.round_trips, running.verbs)
+}
+
+/// Finds `count` keys that share the bucket of `like`, and its tag if `same_tag`; in another order each time
+/// the prefix differs.
+pub(super) fn colliding(world: &World, like: &[u8], count: usize, same_tag: bool) -> Vec<Vec<u8>> {
+    let bits = world.superblock.geometry.directory_bits;
+    let of = |key: &[u8]| {
+        let hash = KeyHash::of(key, SEED);
+        (hash.directory_index(bits), hash.bucket_index(), hash.tag())
+    };
+    let wanted = of(like);
+    let same = |key: &Vec<u8>| {
+        let (directory, bucket, tag) = of(key);
+        (directory, bucket) == (wanted.0, wanted.1) && (tag == wanted.2) == same_tag
+    };
+    (0_u64..).map(|number| format!("key{number}").into_bytes()).filter(same).take(count).collect()
+}
