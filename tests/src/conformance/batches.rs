@@ -35,7 +35,7 @@ pub fn completions_come_in_the_order_posted(bed: &dyn Bed) {
         driver.try_post_all(one_call.into()).expect("room for a few batches");
         driver.post(vec![add(512, 1)]);
         for length in lengths.into_iter().chain([1]) {
-            let replies = driver.next().expect("a batch that succeeds");
+            let replies = driver.take_next().expect("a batch that succeeds");
             assert_eq!(replies.len(), length);
             for reply in replies {
                 assert!(matches!(reply, Reply::Old(old) if old == expected), "{reply:?} is not {expected}");
@@ -59,7 +59,7 @@ pub fn a_silent_batch_has_an_effect_and_no_completion(bed: &dyn Bed) {
     }
     let silent_read = driver.read(0, 8);
     driver.try_post_all(vec![(vec![silent_read], true), (vec![add(16, 1)], false)]).expect("room for two");
-    assert_eq!(driver.next().expect("a batch that succeeds").len(), 1);
+    assert_eq!(driver.take_next().expect("a batch that succeeds").len(), 1);
     let mut completions = Vec::new();
     assert_eq!(driver.fabric().poll(&mut completions), 0, "{completions:?}");
 }
@@ -78,7 +78,7 @@ pub fn silent_batches_alone_do_not_use_up_the_credit(bed: &dyn Bed) {
     while driver.try_post(vec![add(1 << 20, 1)]).is_err() {
         driver.poll_once(deadline);
     }
-    driver.next().expect("a batch that succeeds");
+    driver.take_next().expect("a batch that succeeds");
     let marks = bed.peek_bytes(0, count as usize);
     for (at, mark) in marks.into_iter().enumerate() {
         assert_eq!(mark, at as u8 | 1, "mark {at}");
@@ -97,7 +97,7 @@ pub fn the_bytes_of_a_write_are_taken_at_once(bed: &dyn Bed) {
         let verb = Verb::Write { remote: sidestep_common::layout::Offset(4096), from: [first, second, &[]] };
         driver.post(vec![verb]);
         pieces.iter_mut().for_each(|piece| piece.fill(0xee));
-        driver.next().expect("a batch that succeeds");
+        driver.take_next().expect("a batch that succeeds");
         assert_eq!(bed.peek_bytes(4096, bytes), sent, "{bytes} bytes");
     }
 }

@@ -54,7 +54,7 @@ pub fn fetch_and_add_counts_exactly(bed: &dyn Bed) {
                     for _ in 0..each / 8 {
                         (0..4).for_each(|_| driver.post(vec![add(last, 1), add(last, 1)]));
                         for _ in 0..4 {
-                            for reply in driver.next().expect("a batch that succeeds") {
+                            for reply in driver.take_next().expect("a batch that succeeds") {
                                 let Reply::Old(old) = reply else { panic!("{reply:?}") };
                                 numbers.push(old);
                             }
@@ -90,5 +90,5 @@ pub fn both_atomics_share_a_word(bed: &dyn Bed) {
             });
         }
     });
-    assert_eq!(bed.peek_word(64), 2 * each + (2 * each << 32));
+    assert_eq!(bed.peek_word(64), 2 * each + ((2 * each) << 32));
 }

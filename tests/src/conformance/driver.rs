@@ -126,7 +126,7 @@ impl Driver {
         }
     }
 
-    /// Batches posted whose ends were not taken by [`Driver::next`].
+    /// Batches posted whose ends were not taken by [`Driver::take_next`].
     pub fn outstanding(&self) -> usize {
         self.posted.len()
     }
@@ -142,7 +142,7 @@ impl Driver {
     }
 
     /// The end of the oldest batch.
-    pub fn next(&mut self) -> Result<Replies, Failure> {
+    pub fn take_next(&mut self) -> Result<Replies, Failure> {
         let expected = self.posted.front().copied().expect("a batch in flight");
         let deadline = Instant::now() + DEADLINE;
         while self.completed.is_empty() {
@@ -158,7 +158,7 @@ impl Driver {
     pub fn try_run(&mut self, verbs: Vec<Verb<'_>>) -> Result<Replies, Failure> {
         assert_eq!(self.outstanding(), 0);
         self.post(verbs);
-        self.next()
+        self.take_next()
     }
 
     /// Posts one batch that succeeds, and gives its replies.
@@ -207,7 +207,7 @@ impl Driver {
                 Err(PostError::Full { .. }) => self.poll_once(deadline),
                 Err(other) => panic!("{other}"),
                 Ok(()) => {
-                    let failure = self.next().expect_err("nothing succeeds behind a failure");
+                    let failure = self.take_next().expect_err("nothing succeeds behind a failure");
                     assert!(is_end(&failure.kind), "{failure}");
                 }
             }

@@ -22,10 +22,10 @@ pub fn nothing_executes_behind_a_failed_verb(bed: &dyn Bed) {
         let publish = vec![write(0, &[1]), failing, write(8, &[1]), swap(16, 0, 1), add(24, 1)];
         let behind = (vec![write(32, &[1])], false);
         driver.try_post_all(vec![(publish, false), behind]).expect("room for two batches");
-        let failure = driver.next().expect_err(culprit);
+        let failure = driver.take_next().expect_err(culprit);
         assert!(matches!(failure.kind, FailureKind::Access(_)), "{culprit}: {failure:?}");
         assert_eq!((failure.verb_index, failure.effect), (1, Effect::No), "{culprit}");
-        let failure = driver.next().expect_err("the batch behind");
+        let failure = driver.take_next().expect_err("the batch behind");
         assert!(is_end(&failure.kind), "{culprit}: {failure:?}");
         assert_eq!(failure.effect, Effect::No, "{culprit}: the batch behind");
         driver.assert_broken();
@@ -42,9 +42,9 @@ pub fn batches_before_the_failure_complete(bed: &dyn Bed) {
     }
     driver.post(vec![add(bed.region_bytes(), 1)]);
     for _ in 0..10 {
-        driver.next().expect("a batch before the failure");
+        driver.take_next().expect("a batch before the failure");
     }
-    driver.next().expect_err("the failure");
+    driver.take_next().expect_err("the failure");
     for at in 0..10 {
         assert_eq!(bed.peek_word(8 * at), at + 1);
     }
@@ -59,7 +59,7 @@ pub fn a_failed_silent_batch_ends_the_connection(bed: &dyn Bed) {
         Err(PostError::Broken(_)) => {}
         Err(other) => panic!("{other}"),
         Ok(()) => {
-            let failure = driver.next().expect_err("a batch behind a failure");
+            let failure = driver.take_next().expect_err("a batch behind a failure");
             assert_eq!(failure.effect, Effect::No, "{failure:?}");
         }
     }

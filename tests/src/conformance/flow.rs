@@ -25,10 +25,10 @@ pub fn full_then_poll_then_room(bed: &dyn Bed) {
                 other => panic!("{other:?}"),
             }
         }
-        driver.next().expect("a batch that succeeds");
+        driver.take_next().expect("a batch that succeeds");
         driver.try_post(vec![add(0, 1)]).expect("room after a completion was taken");
         while driver.outstanding() > 0 {
-            driver.next().expect("a batch that succeeds");
+            driver.take_next().expect("a batch that succeeds");
         }
     }
     assert_eq!(bed.peek_word(0), scaled(20) * (depth as u64 + 1));
@@ -51,7 +51,7 @@ pub fn every_depth_accounts_for_every_batch(bed: &dyn Bed) {
                 match driver.try_post_all(vec![(one, silent)]) {
                     Ok(()) => break,
                     Err(PostError::Full { .. }) if driver.outstanding() > 0 => {
-                        driver.next().expect("a batch that succeeds");
+                        driver.take_next().expect("a batch that succeeds");
                         ended += 1;
                     }
                     Err(PostError::Full { .. }) => driver.poll_once(deadline),
@@ -62,7 +62,7 @@ pub fn every_depth_accounts_for_every_batch(bed: &dyn Bed) {
             loud += usize::from(!silent);
         }
         while driver.outstanding() > 0 {
-            driver.next().expect("a batch that succeeds");
+            driver.take_next().expect("a batch that succeeds");
             ended += 1;
         }
         // Behind everything that was silent.
@@ -91,7 +91,7 @@ pub fn overlapping_reads_land_in_their_own_buffers(bed: &dyn Bed) {
             }
         }
         for place in places {
-            let replies = driver.next().expect("a READ that succeeds");
+            let replies = driver.take_next().expect("a READ that succeeds");
             assert_eq!(read_word(&replies[0]), place << 32 | 0xf00d, "round {round}, place {place}");
             driver.recycle(replies);
             at += 1;

@@ -14,10 +14,10 @@ pub fn a_read_sees_the_write_before_it(bed: &dyn Bed) {
         let (first, second) = (driver.read(4096, 8), driver.read(4104, 8));
         driver.post(vec![write(4096, &words[0]), first, write(4104, &words[1])]);
         driver.post(vec![second]);
-        let replies = driver.next().expect("a batch that succeeds");
+        let replies = driver.take_next().expect("a batch that succeeds");
         assert_eq!(read_word(&replies[1]), round);
         driver.recycle(replies);
-        let replies = driver.next().expect("a batch that succeeds");
+        let replies = driver.take_next().expect("a batch that succeeds");
         assert_eq!(read_word(&replies[0]), round << 20);
         driver.recycle(replies);
     }

@@ -59,7 +59,7 @@ pub fn the_edges_are_inside(bed: &dyn Bed) {
 pub fn just_outside_is_refused(bed: &dyn Bed) {
     let end = bed.region_bytes();
     let edges = Edges::fill(bed);
-    let bytes = vec![0xbd; 64];
+    let bytes = [0xbd; 64];
     // Before the start is the far end of 64 bits.
     for (at, length) in [
         (end, 1),
@@ -123,7 +123,7 @@ pub fn a_fenced_session_ends(bed: &dyn Bed) {
     let mut ended = false;
     while !ended {
         match driver.try_post(vec![add(0, 1)]) {
-            Ok(()) => match driver.next() {
+            Ok(()) => match driver.take_next() {
                 Ok(_) => assert!(!revoked, "a verb took effect after the fence"),
                 Err(failure) => {
                     assert!(!matches!(failure.kind, FailureKind::Access(_)), "{failure}");
