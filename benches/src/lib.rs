@@ -1,1 +1,9 @@
-//! Placeholder while the workspace is laid out.
+//! The load generator of Sidestep: YCSB workloads and trace replay.
+//!
+//! The data flows one way: a [`workload`] (or a trace, [`replay`]) decides on an operation with the help of a
+//! [`generator`]; the [`runner`] gives it to a [`store`] and takes the time; [`measure`] keeps it; [`report`]
+//! shows it.
+
+pub mod generator;
+pub mod random;
+pub mod store;
