@@ -5,5 +5,10 @@
 //! shows it.
 
 pub mod generator;
+pub mod measure;
 pub mod random;
+pub mod runner;
 pub mod store;
+#[cfg(test)]
+mod testing;
+pub mod workload;
