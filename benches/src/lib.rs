@@ -7,6 +7,7 @@
 pub mod generator;
 pub mod measure;
 pub mod random;
+pub mod replay;
 pub mod runner;
 pub mod store;
 #[cfg(test)]

@@ -100,3 +100,24 @@ impl Store for MemoryStore {
         "memory".to_owned()
     }
 }
+
+/// The place of a shared trace or workload file. Where there is none, says so and gives nothing: the test that
+/// asked is to be counted as skipped.
+pub(crate) fn shared_trace(folder: &str, name: &str) -> Option<std::path::PathBuf> {
+    let from_environment = std::env::var_os("SIDESTEP_TRACES").map(std::path::PathBuf::from);
+    let workspace = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().skip(1);
+    let beside = workspace.map(|folder| folder.join("shared/traces")).find(|folder| folder.is_dir());
+    let found = from_environment
+        .or(beside)
+        .map(|traces| traces.join(folder).join(name))
+        .filter(|path| path.is_file());
+    if found.is_none() {
+        use std::io::Write;
+        // Past the test harness's capture, so that the skip is visible in a passing run.
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: no {folder}/{name}; set SIDESTEP_TRACES to the traces folder"
+        );
+    }
+    found
+}
