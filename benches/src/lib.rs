@@ -2,12 +2,15 @@
 //!
 //! The data flows one way: a [`workload`] (or a trace, [`replay`]) decides on an operation with the help of a
 //! [`generator`]; the [`runner`] gives it to a [`store`] and takes the time; [`measure`] keeps it; [`report`]
-//! shows it.
+//! shows it. [`cli`] puts them together, and [`connect`] is where the client library comes in.
 
+pub mod cli;
+pub mod connect;
 pub mod generator;
 pub mod measure;
 pub mod random;
 pub mod replay;
+pub mod report;
 pub mod runner;
 pub mod store;
 #[cfg(test)]

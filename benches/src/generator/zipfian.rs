@@ -6,9 +6,9 @@
 //!
 //! Source: J. Gray, P. Sundaresan, S. Englert, K. Baclawski, P. Weinberger, "Quickly Generating Billion-Record
 //! Synthetic Databases", SIGMOD 1994, section 3. Ranks 1 and 2 get exactly their share of Zipf's law. Ranks from
-//! 3 on get it from a continuous curve: [`ZipfianLaw`] is what really comes out. At theta 0.99 rank 3 is drawn
-//! about 16 % more often than Zipf's law says, rank 10 about 5 %. That is what every published YCSB figure was
-//! measured with, so it stays; [`super::exact_zipfian`] draws Zipf's law itself.
+//! 3 on get it from a continuous curve: [`ZipfianLaw`] is what really comes out. At theta 0.99 rank 3 is drawn 17
+//! to 20 % more often than Zipf's law says (the more, the more items there are), rank 10 by 2 to 4 %. That is what
+//! every published YCSB figure was measured with, so it stays; [`super::exact_zipfian`] draws Zipf's law itself.
 //!
 //! Where we differ from YCSB's code: when the count grows, it goes on using the first count in `eta`; the paper
 //! defines `eta` by the current one, and so do we.
@@ -175,8 +175,8 @@ mod tests {
         let zeta = Zeta::new(1000, 0.99).sum();
         let excess = |rank: u64| zipfian.law().probability(rank - 1) * (rank as f64).powf(0.99) * zeta - 1.0;
         assert!(excess(1).abs() < 1e-9 && excess(2).abs() < 1e-9);
-        assert!((0.12..0.20).contains(&excess(3)), "rank 3: {}", excess(3));
-        assert!((-0.02..0.07).contains(&excess(10)), "rank 10: {}", excess(10));
+        assert!((0.16..0.18).contains(&excess(3)), "rank 3: {}", excess(3));
+        assert!((0.01..0.02).contains(&excess(10)), "rank 10: {}", excess(10));
     }
 
     #[test]

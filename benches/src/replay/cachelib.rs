@@ -25,7 +25,7 @@ impl Reader {
     pub(crate) fn open(path: &Path, limits: Limits) -> Result<Self, TraceError> {
         let failed = |error| TraceError::from_line(path, error);
         let mut lines = Lines::open(path).map_err(failed)?;
-        let Some((line, header)) = lines.next().map_err(failed)? else {
+        let Some((line, header)) = lines.advance().map_err(failed)? else {
             return Err(TraceError::at(path, 1, "no header: the file is empty".to_owned()));
         };
         let names: Vec<&[u8]> = header.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).collect();
@@ -45,7 +45,7 @@ impl Iterator for Reader {
     type Item = Result<Request, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (line, row) = match self.lines.next() {
+        let (line, row) = match self.lines.advance() {
             Ok(line) => line?,
             Err(error) => return Some(Err(TraceError::from_line(&self.path, error))),
         };

@@ -39,7 +39,7 @@ impl Lines {
     }
 
     /// The next line with its number, without its end; blank lines are passed over.
-    pub fn next(&mut self) -> Result<Option<(u64, &[u8])>, LineError> {
+    pub fn advance(&mut self) -> Result<Option<(u64, &[u8])>, LineError> {
         loop {
             self.buffer.clear();
             self.number += 1;

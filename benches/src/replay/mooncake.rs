@@ -52,7 +52,7 @@ impl Iterator for Reader {
                     has_ttl: false,
                 }));
             }
-            let (line, text) = match self.lines.next() {
+            let (line, text) = match self.lines.advance() {
                 Ok(line) => line?,
                 Err(error) => return Some(Err(TraceError::from_line(&self.path, error))),
             };

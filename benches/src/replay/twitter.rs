@@ -30,7 +30,7 @@ impl Iterator for Reader {
     type Item = Result<Request, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (line, row) = match self.lines.next() {
+        let (line, row) = match self.lines.advance() {
             Ok(line) => line?,
             Err(error) => return Some(Err(TraceError::from_line(&self.path, error))),
         };

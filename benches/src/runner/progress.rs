@@ -135,6 +135,11 @@ impl StandardError {
 impl Reporter for StandardError {
     fn phase(&mut self, name: &'static str) {
         self.phase = name;
+        if self.is_terminal {
+            let mut stream = std::io::stderr().lock();
+            let _ = write!(stream, "\r\x1b[2K{name}");
+            let _ = stream.flush();
+        }
     }
 
     fn show(&mut self, elapsed: Duration, snapshot: &Snapshot) {

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::settings::Settings;
+use super::settings::{RECORD_COUNT_MAX, Settings};
 use crate::store::{Store, StoreError};
 
 /// Where the note lies.
@@ -75,6 +75,9 @@ impl Dataset {
         if dataset.format != FORMAT {
             let reason = format!("format {}, where this program knows {FORMAT}", dataset.format);
             return Err(DatasetError::Malformed(reason));
+        }
+        if !(1..=RECORD_COUNT_MAX).contains(&dataset.record_count) {
+            return Err(DatasetError::Malformed(format!("record_count {}", dataset.record_count)));
         }
         Ok(Some(dataset))
     }
@@ -204,5 +207,9 @@ mod tests {
         future["format"] = 9.into();
         store.put(DATASET_KEY, future.to_string().as_bytes()).unwrap();
         assert!(Dataset::read(&mut *store).unwrap_err().to_string().contains("format 9"));
+        future["format"] = FORMAT.into();
+        future["record_count"] = 0.into();
+        store.put(DATASET_KEY, future.to_string().as_bytes()).unwrap();
+        assert!(Dataset::read(&mut *store).unwrap_err().to_string().contains("record_count 0"));
     }
 }

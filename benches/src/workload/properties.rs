@@ -23,6 +23,8 @@ pub enum Origin {
     },
     /// On the command line.
     CommandLine,
+    /// Nowhere: a value that stands in.
+    StandIn,
 }
 
 impl fmt::Display for Origin {
@@ -30,6 +32,7 @@ impl fmt::Display for Origin {
         match self {
             Self::File { path, line } => write!(formatter, "{}:{line}", path.display()),
             Self::CommandLine => formatter.write_str("command line"),
+            Self::StandIn => formatter.write_str("default"),
         }
     }
 }
@@ -111,6 +114,11 @@ impl Properties {
     /// Sets a property as the command line does.
     pub fn set(&mut self, name: &str, value: &str) {
         self.0.insert(name.to_owned(), (value.to_owned(), Origin::CommandLine));
+    }
+
+    /// Sets a property that nobody gave.
+    pub fn set_stand_in(&mut self, name: &str, value: &str) {
+        self.0.entry(name.to_owned()).or_insert_with(|| (value.to_owned(), Origin::StandIn));
     }
 
     /// The value without surrounding white space, and where it was given.

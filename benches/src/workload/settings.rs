@@ -8,72 +8,13 @@
 
 use std::time::Duration;
 
-use super::number::parse_count;
 use super::properties::Properties;
-use crate::generator::theta::{THETA_YCSB, Theta};
-
-/// Properties of YCSB that have no meaning here, because there are no tables, fields or scans.
-const WITHOUT_MEANING: &[&str] = &[
-    "table",
-    "fieldnameprefix",
-    "readallfieldsbyname",
-    "minscanlength",
-    "maxscanlength",
-    "scanlengthdistribution",
-    "db",
-    "exporter",
-    "exportfile",
-    "measurementtype",
-    "measurement.interval",
-    "measurement.raw.output_file",
-    "hdrhistogram.percentiles",
-    "hdrhistogram.fileoutput",
-    "hdrhistogram.output.path",
-    "histogram.buckets",
-    "timeseries.granularity",
-    "status",
-    "status.interval",
-    "label",
-    "reportlatencyforeacherror",
-    "latencytrackederrors",
-    "core_workload_insertion_retry_limit",
-    "core_workload_insertion_retry_interval",
-];
-
-/// Properties that are honoured.
-const HONOURED: &[&str] = &[
-    "workload",
-    "recordcount",
-    "operationcount",
-    "insertstart",
-    "insertcount",
-    "fieldcount",
-    "fieldlength",
-    "minfieldlength",
-    "fieldlengthdistribution",
-    "readproportion",
-    "updateproportion",
-    "insertproportion",
-    "readmodifywriteproportion",
-    "scanproportion",
-    "requestdistribution",
-    "zipfianconstant",
-    "hotspotdatafraction",
-    "hotspotopnfraction",
-    "exponential.percentile",
-    "exponential.frac",
-    "insertorder",
-    "zeropadding",
-    "dataintegrity",
-    "readallfields",
-    "writeallfields",
-    "maxexecutiontime",
-    "target",
-    "threadcount",
-];
+use super::reader::Reader;
+use super::record::{KEY_BYTES_MAX, ZERO_PADDING_MAX};
+use crate::generator::theta::Theta;
 
 /// More records than any region can hold, and few enough that numbers of keys are exact as `f64`.
-const RECORD_COUNT_MAX: u64 = 1 << 53;
+pub const RECORD_COUNT_MAX: u64 = 1 << 53;
 
 /// How the length of a field is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -292,12 +233,10 @@ impl Settings {
                 ));
             }
         }
-        if self.zero_padding > super::record::ZERO_PADDING_MAX {
+        if self.zero_padding > ZERO_PADDING_MAX {
             return contradiction(format!(
                 "zeropadding={} is more than {}: keys have at most {} bytes",
-                self.zero_padding,
-                super::record::ZERO_PADDING_MAX,
-                super::record::KEY_BYTES_MAX
+                self.zero_padding, ZERO_PADDING_MAX, KEY_BYTES_MAX
             ));
         }
         Ok(())
@@ -306,124 +245,6 @@ impl Settings {
     /// The largest record in bytes.
     pub fn record_bytes_max(&self) -> u64 {
         self.field_count * self.field_bytes
-    }
-}
-
-/// Complaints about properties that change nothing here.
-pub fn warnings(properties: &Properties) -> Vec<String> {
-    let mut warnings = Vec::new();
-    for (name, origin) in properties.names() {
-        if WITHOUT_MEANING.contains(&name) || name.starts_with("hdrhistogram.") {
-            // The stock files set scan lengths; only what somebody asked for deserves a word.
-            if properties.is_explicit(name) {
-                warnings.push(format!("{origin}: property {name} has no meaning for this store"));
-            }
-        } else if !HONOURED.contains(&name) {
-            warnings.push(format!("{origin}: unknown property {name} is ignored"));
-        }
-    }
-    warnings
-}
-
-/// Typed access to properties.
-struct Reader<'a>(&'a Properties);
-
-impl Reader<'_> {
-    fn error<T>(&self, name: &'static str, reason: impl ToString) -> Result<T, SettingsError> {
-        let (value, origin) = self.0.get(name).map_or_else(
-            || (String::new(), "default".to_owned()),
-            |(value, origin)| (value.to_owned(), origin.to_string()),
-        );
-        Err(SettingsError::Value { origin, name, value, reason: reason.to_string() })
-    }
-
-    fn count(&self, name: &'static str, default: u64) -> Result<u64, SettingsError> {
-        match self.0.get(name) {
-            None => Ok(default),
-            Some((value, _)) => parse_count(value).or_else(|error| self.error(name, error)),
-        }
-    }
-
-    fn number(&self, name: &'static str, default: f64, low: f64, high: f64) -> Result<f64, SettingsError> {
-        match self.0.get(name) {
-            None => Ok(default),
-            Some((value, _)) => match value.parse::<f64>() {
-                Ok(number) if (low..=high).contains(&number) => Ok(number),
-                _ => self.error(name, format!("not a number from {low} to {high}")),
-            },
-        }
-    }
-
-    fn proportion(&self, name: &'static str, default: f64) -> Result<f64, SettingsError> {
-        self.number(name, default, 0.0, 1e9)
-    }
-
-    fn flag(&self, name: &'static str, default: bool) -> Result<bool, SettingsError> {
-        match self.0.get(name).map(|(value, _)| value.to_ascii_lowercase()) {
-            None => Ok(default),
-            Some(value) if value == "true" => Ok(true),
-            Some(value) if value == "false" => Ok(false),
-            Some(_) => self.error(name, "neither true nor false"),
-        }
-    }
-
-    fn workload_class(&self) -> Result<(), SettingsError> {
-        match self.0.get("workload").map(|(value, _)| value) {
-            None
-            | Some("site.ycsb.workloads.CoreWorkload")
-            | Some("com.yahoo.ycsb.workloads.CoreWorkload")
-            | Some("CoreWorkload") => Ok(()),
-            Some(_) => self.error("workload", "only YCSB's CoreWorkload is supported"),
-        }
-    }
-
-    fn field_length(&self) -> Result<FieldLength, SettingsError> {
-        match self.0.get("fieldlengthdistribution").map(|(value, _)| value) {
-            None | Some("constant") => Ok(FieldLength::Constant),
-            Some("uniform") => Ok(FieldLength::Uniform),
-            Some("zipfian") => Ok(FieldLength::Zipfian),
-            Some(_) => self.error("fieldlengthdistribution", "not one of constant, uniform, zipfian"),
-        }
-    }
-
-    fn is_hashed(&self) -> Result<bool, SettingsError> {
-        match self.0.get("insertorder").map(|(value, _)| value) {
-            None | Some("hashed") => Ok(true),
-            Some("ordered") => Ok(false),
-            Some(_) => self.error("insertorder", "neither hashed nor ordered"),
-        }
-    }
-
-    fn distribution(&self) -> Result<RequestDistribution, SettingsError> {
-        let theta = match self.0.get("zipfianconstant") {
-            None => THETA_YCSB,
-            Some((value, _)) => value.parse().or_else(|error| self.error("zipfianconstant", error))?,
-        };
-        let curve_theta = || {
-            if theta.get() < 1.0 {
-                return Ok(theta);
-            }
-            self.error("zipfianconstant", "must be below 1, except with requestdistribution=zipfian_exact")
-        };
-        match self.0.get("requestdistribution").map_or("uniform", |(value, _)| value) {
-            "uniform" => Ok(RequestDistribution::Uniform),
-            "zipfian" => curve_theta().map(RequestDistribution::Zipfian),
-            "zipfian_exact" => Ok(RequestDistribution::ZipfianExact(theta)),
-            "latest" => curve_theta().map(RequestDistribution::Latest),
-            "hotspot" => Ok(RequestDistribution::Hotspot {
-                data_fraction: self.number("hotspotdatafraction", 0.2, 0.0, 1.0)?,
-                operation_fraction: self.number("hotspotopnfraction", 0.8, 0.0, 1.0)?,
-            }),
-            "exponential" => Ok(RequestDistribution::Exponential {
-                percentile: self.number("exponential.percentile", 95.0, 0.001, 99.999)?,
-                fraction: self.number("exponential.frac", 0.857_142_857_1, 1e-6, 1.0)?,
-            }),
-            "sequential" => Ok(RequestDistribution::Sequential),
-            _ => self.error(
-                "requestdistribution",
-                "not one of uniform, zipfian, zipfian_exact, latest, hotspot, exponential, sequential",
-            ),
-        }
     }
 }
 
@@ -502,18 +323,5 @@ mod tests {
             let error = settings(arguments).expect_err(arguments[0]).to_string();
             words.iter().for_each(|word| assert!(error.contains(word), "{error} lacks {word}"));
         }
-    }
-
-    #[test]
-    fn unknown_properties_are_mentioned_known_ones_are_not() {
-        let mut properties = Properties::default();
-        properties
-            .parse(std::path::Path::new("f"), b"recordcount=1\nmaxscanlength=5\nrecordcuont=2\n")
-            .unwrap();
-        properties.set("table", "t");
-        let warnings = warnings(&properties);
-        assert_eq!(warnings.len(), 2, "{warnings:?}");
-        assert!(warnings[0].contains("f:3") && warnings[0].contains("recordcuont"));
-        assert!(warnings[1].contains("table"));
     }
 }
