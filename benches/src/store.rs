@@ -6,6 +6,8 @@
 
 use std::ops::Sub;
 
+pub use sidestep_client::Effect;
+
 /// Opens the stores of a run: one for each worker thread.
 pub trait Connect: Sync {
     /// Opens a store for the calling thread.
@@ -22,19 +24,17 @@ pub trait Store {
     fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError>;
     /// What the operations of this store have cost so far.
     fn counters(&self) -> Counters;
-    /// The name of the fabric in use, for the report.
-    fn fabric(&self) -> String;
+    /// The fabric in use, for the report.
+    fn fabric(&self) -> Fabric;
 }
 
-/// Whether a failed operation changed the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    /// Nothing was changed.
-    No,
-    /// The change happened.
-    Yes,
-    /// It cannot be known.
-    Unknown,
+/// What lies between client and memory node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Fabric {
+    /// Its short name.
+    pub name: String,
+    /// A line for people.
+    pub description: String,
 }
 
 /// Why a store could not do what it was asked.
@@ -48,8 +48,14 @@ pub enum StoreError {
         /// What went wrong.
         reason: String,
     },
+    /// The server was reached and cannot serve this client.
+    #[error("{reason}")]
+    Refused {
+        /// Why.
+        reason: String,
+    },
     /// One operation failed.
-    #[error("{operation} failed (effect: {effect:?}): {reason}")]
+    #[error("{operation} failed (did it happen: {effect}): {reason}")]
     Failed {
         /// Which operation.
         operation: &'static str,
@@ -67,8 +73,12 @@ pub struct Cost {
     pub operations: u64,
     /// Round trips on their critical path.
     pub round_trips: u64,
-    /// Verbs posted for them.
+    /// Verbs posted for them and waited for.
     pub verbs: u64,
+    /// Verbs that nobody waits for, such as marking an old block as free.
+    pub silent_verbs: u64,
+    /// Times that an operation started over or tried its compare-and-swap again.
+    pub retries: u64,
     /// Bytes sent to the memory node.
     pub sent_bytes: u64,
     /// Bytes fetched from the memory node.
@@ -81,6 +91,8 @@ impl Cost {
         self.operations += other.operations;
         self.round_trips += other.round_trips;
         self.verbs += other.verbs;
+        self.silent_verbs += other.silent_verbs;
+        self.retries += other.retries;
         self.sent_bytes += other.sent_bytes;
         self.received_bytes += other.received_bytes;
     }
@@ -94,6 +106,8 @@ impl Sub for Cost {
             operations: self.operations.saturating_sub(earlier.operations),
             round_trips: self.round_trips.saturating_sub(earlier.round_trips),
             verbs: self.verbs.saturating_sub(earlier.verbs),
+            silent_verbs: self.silent_verbs.saturating_sub(earlier.silent_verbs),
+            retries: self.retries.saturating_sub(earlier.retries),
             sent_bytes: self.sent_bytes.saturating_sub(earlier.sent_bytes),
             received_bytes: self.received_bytes.saturating_sub(earlier.received_bytes),
         }

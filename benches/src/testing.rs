@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::store::{Connect, Cost, Counters, Effect, Store, StoreError};
+use crate::store::{Connect, Cost, Counters, Effect, Fabric, Store, StoreError};
 
 type Map = Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>;
 
@@ -58,6 +58,8 @@ fn count(cost: &mut Cost, sent_bytes: usize, received_bytes: usize) {
         operations: 1,
         round_trips: 1,
         verbs: 1,
+        silent_verbs: 0,
+        retries: 0,
         sent_bytes: sent_bytes as u64,
         received_bytes: received_bytes as u64,
     });
@@ -96,8 +98,8 @@ impl Store for MemoryStore {
         self.counters
     }
 
-    fn fabric(&self) -> String {
-        "memory".to_owned()
+    fn fabric(&self) -> Fabric {
+        Fabric { name: "memory".to_owned(), description: "a map in this process".to_owned() }
     }
 }
 

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use sidestep_client::Endpoint;
 
+use crate::connect::StoreOptions;
 use crate::random::SEED_DEFAULT;
 use crate::replay::trace::TraceFormat;
 use crate::report::ReportFormat;
@@ -38,9 +40,15 @@ pub enum Command {
 /// Where the store is, and what to do with the results.
 #[derive(Debug, Args)]
 pub struct StoreArguments {
-    /// The store
+    /// The store: sidestep://HOST[:PORT][?fabric=verbs|shm|tcp] or unix:PATH
     #[arg(short, long, env = "SIDESTEP_ENDPOINT", default_value = "sidestep://127.0.0.1:7480")]
-    pub endpoint: String,
+    pub endpoint: Endpoint,
+    /// The secret that the server asks for
+    #[arg(long, env = "SIDESTEP_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// The time that each operation has
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    pub timeout: Duration,
     /// The server's admin port (HOST:PORT), to ask for its CPU time
     #[arg(long, env = "SIDESTEP_ADMIN", value_name = "HOST:PORT")]
     pub admin: Option<String>,
@@ -56,6 +64,14 @@ pub struct StoreArguments {
     /// Show no progress
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+impl StoreArguments {
+    /// How to connect, if values of so many bytes will be written.
+    pub fn options(&self, value_bytes: Option<u64>) -> StoreOptions {
+        let (endpoint, token) = (self.endpoint.clone(), self.token.clone());
+        StoreOptions { endpoint, token, timeout: self.timeout, value_bytes }
+    }
 }
 
 /// Which workload.

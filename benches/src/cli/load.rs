@@ -37,7 +37,7 @@ pub(super) fn execute(
         .collect();
 
     let stop = stop_flag()?;
-    let connect = open(&store.endpoint)?;
+    let connect = open(&store.options(Some(settings.record_bytes_max())))?;
     let schedule = Schedule { target: settings.target, ..Schedule::default() };
     let mut cpu = ServerCpuWatch::new(store);
     let mut reporter = reporter(store, Some(settings.insert_count), None);
@@ -46,7 +46,7 @@ pub(super) fn execute(
     let setting = Setting {
         phase: "load",
         input: name,
-        endpoint: store.endpoint.clone(),
+        endpoint: store.endpoint.to_string(),
         threads,
         seed: Some(workload.seed),
         offered_per_second: settings.target,

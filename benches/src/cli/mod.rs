@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::connect::connect;
+use crate::connect::{StoreOptions, connect};
 use crate::report::Report;
 use crate::store::{Connect, StoreError};
 use arguments::{Arguments, Command};
@@ -40,7 +40,7 @@ impl From<StoreError> for CommandError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unreachable { .. } => Self::Unreachable(error.to_string()),
-            StoreError::Failed { .. } => Self::Failed(error.to_string()),
+            StoreError::Refused { .. } | StoreError::Failed { .. } => Self::Failed(error.to_string()),
         }
     }
 }
@@ -62,7 +62,7 @@ impl CommandError {
 /// Runs the program with the process's arguments.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match execute(&arguments, &|endpoint| connect(endpoint), &mut std::io::stdout()) {
+    match execute(&arguments, &connect, &mut std::io::stdout()) {
         Ok(report) if report.operations.errors > 0 => ExitCode::from(4),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
@@ -73,7 +73,7 @@ pub fn main() -> ExitCode {
 }
 
 /// How a store is found.
-type Open<'a> = &'a dyn Fn(&str) -> Result<Box<dyn Connect>, StoreError>;
+type Open<'a> = &'a dyn Fn(&StoreOptions) -> Result<Box<dyn Connect>, StoreError>;
 
 fn execute(
     arguments: &Arguments,

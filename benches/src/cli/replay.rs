@@ -5,7 +5,7 @@ use super::session::{ServerCpuWatch, publish, reporter, stop_flag};
 use super::{CommandError, Open};
 use crate::measure::tally::Outcome;
 use crate::replay::dispatch::queues;
-use crate::replay::trace::{Limits, open as open_trace};
+use crate::replay::trace::{Limits, TraceFormat, open as open_trace};
 use crate::replay::worker::ReplayWorker;
 use crate::report::{ReplayReport, Report, Setting};
 use crate::runner::{Schedule, Worker, run};
@@ -23,12 +23,14 @@ pub(super) fn execute(
             "--block-size {block} is more than the {limit} bytes that a value may have"
         )));
     }
+    // The sizes of the other formats are known only row by row.
+    let value_bytes = (arguments.format == TraceFormat::Mooncake).then(|| u64::from(arguments.block_size));
     let limits = Limits { value_bytes_max: store.max_value };
     let requests = open_trace(arguments.format, &arguments.file, arguments.block_size, limits)
         .map_err(CommandError::usage)?;
 
     let stop = stop_flag()?;
-    let connect = open(&store.endpoint)?;
+    let connect = open(&store.options(value_bytes))?;
     let (dispatcher, receivers) = queues(arguments.threads);
     let workers = receivers
         .into_iter()
@@ -48,7 +50,7 @@ pub(super) fn execute(
     let setting = Setting {
         phase: "replay",
         input: arguments.file.display().to_string(),
-        endpoint: store.endpoint.clone(),
+        endpoint: store.endpoint.to_string(),
         threads: arguments.threads,
         seed: None,
         offered_per_second: None,

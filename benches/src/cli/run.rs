@@ -37,7 +37,7 @@ pub(super) fn execute(
     let schedule = schedule(arguments, &properties, &settings)?;
 
     let stop = stop_flag()?;
-    let connect = open(&store.endpoint)?;
+    let connect = open(&store.options(Some(settings.record_bytes_max())))?;
     let is_count_given = properties.is_explicit("recordcount");
     reconcile(&mut *connect.open()?, &mut settings, is_count_given, is_count_missing, &mut notes)?;
     let plan = Plan::new(&settings).map_err(CommandError::usage)?;
@@ -60,7 +60,7 @@ pub(super) fn execute(
     let setting = Setting {
         phase: "run",
         input: name,
-        endpoint: store.endpoint.clone(),
+        endpoint: store.endpoint.to_string(),
         threads,
         seed: Some(workload.seed),
         offered_per_second: settings.target,

@@ -20,7 +20,7 @@ pub(super) fn render(report: &Report) -> String {
                 text,
                 "{},{},{},{offered},{},{},{},{count},{},{},{},{},{},{},{},{},{},{},{},{}",
                 report.setting.phase,
-                report.fabric,
+                report.fabric.name,
                 report.setting.threads,
                 report.elapsed_seconds,
                 kind.kind.name(),

@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::measure::latency::{Latency, LatencySummary};
 use crate::measure::tally::{Outcome, Tally};
 use crate::runner::Measured;
-use crate::store::Cost;
+use crate::store::{Cost, Fabric};
 use crate::workload::operation::OperationKind;
 use admin::CpuSeconds;
 use machine::Machine;
@@ -92,8 +92,10 @@ pub struct CostReport {
     pub cost: Cost,
     /// Their averages.
     pub round_trips_per_operation: Option<f64>,
-    /// Their averages.
+    /// Their averages, without silent ones.
     pub verbs_per_operation: Option<f64>,
+    /// Their averages.
+    pub silent_verbs_per_operation: Option<f64>,
 }
 
 /// CPU time of the server's process during the measured phase.
@@ -142,7 +144,7 @@ pub struct Report {
     /// Where it ran.
     pub machine: Machine,
     /// The fabric between client and server.
-    pub fabric: String,
+    pub fabric: Fabric,
     /// What was run.
     #[serde(flatten)]
     pub setting: Setting,
@@ -268,6 +270,7 @@ impl CostReport {
             cost,
             round_trips_per_operation: average(cost.round_trips),
             verbs_per_operation: average(cost.verbs),
+            silent_verbs_per_operation: average(cost.silent_verbs),
         })
     }
 }

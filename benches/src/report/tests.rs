@@ -1,18 +1,18 @@
 use std::time::SystemTime;
 
 use super::*;
-use crate::store::Counters;
+use crate::store::{Counters, Fabric};
 
 fn measured(operations: &[(OperationKind, Outcome, u64)]) -> Measured {
     let mut tally = Tally::default();
     for (kind, outcome, latency_us) in operations {
         tally.record(*kind, *outcome, Duration::from_micros(*latency_us), None);
     }
-    let get = Cost { operations: 4, round_trips: 8, verbs: 8, sent_bytes: 0, received_bytes: 5000 };
+    let get = Cost { operations: 4, round_trips: 8, verbs: 8, received_bytes: 5000, ..Cost::default() };
     Measured {
         tally,
         counters: Counters { get, ..Counters::default() },
-        fabric: "memory".to_owned(),
+        fabric: Fabric { name: "memory".to_owned(), description: String::new() },
         elapsed: Duration::from_millis(if operations.is_empty() { 0 } else { 500 }),
         started: SystemTime::now(),
         interrupted: false,

@@ -17,8 +17,9 @@ fn write(text: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(
         text,
         "kvbench {}  {}  {} over {}",
-        setting.phase, setting.input, setting.endpoint, report.fabric
+        setting.phase, setting.input, setting.endpoint, report.fabric.name
     )?;
+    writeln!(text, "fabric      {}", report.fabric.description)?;
     let machine = &report.machine;
     writeln!(
         text,
@@ -77,8 +78,15 @@ fn write(text: &mut String, report: &Report) -> std::fmt::Result {
     if !report.costs.is_empty() {
         writeln!(
             text,
-            "\n{:<12}{:>12} {:>16} {:>14} {:>16} {:>16}",
-            "cost", "operations", "round trips/op", "verbs/op", "bytes sent", "bytes received"
+            "\n{:<12}{:>12} {:>14} {:>10} {:>16} {:>9} {:>16} {:>16}",
+            "cost",
+            "operations",
+            "round trips/op",
+            "verbs/op",
+            "silent verbs/op",
+            "retries",
+            "bytes sent",
+            "bytes received"
         )?;
     }
     for cost in &report.costs {
@@ -86,11 +94,13 @@ fn write(text: &mut String, report: &Report) -> std::fmt::Result {
             |average: Option<f64>| average.map_or_else(|| "n/a".to_owned(), |value| format!("{value:.3}"));
         writeln!(
             text,
-            "  {:<10}{:>12} {:>16} {:>14} {:>16} {:>16}",
+            "  {:<10}{:>12} {:>14} {:>10} {:>16} {:>9} {:>16} {:>16}",
             cost.operation,
             cost.cost.operations,
             average(cost.round_trips_per_operation),
             average(cost.verbs_per_operation),
+            average(cost.silent_verbs_per_operation),
+            cost.cost.retries,
             cost.cost.sent_bytes,
             cost.cost.received_bytes
         )?;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::measure::tally::{Outcome, Tally};
-use crate::store::{Connect, Counters, Store, StoreError};
+use crate::store::{Connect, Counters, Fabric, Store, StoreError};
 use crate::workload::operation::OperationKind;
 use gate::Gate;
 use pace::{Pace, wait_until};
@@ -54,8 +54,8 @@ pub struct Measured {
     pub tally: Tally,
     /// What the stores counted in the measured phase.
     pub counters: Counters,
-    /// The fabric's name.
-    pub fabric: String,
+    /// The fabric.
+    pub fabric: Fabric,
     /// From the start to the end of the last operation.
     pub elapsed: Duration,
     /// When the measured phase began.
@@ -67,7 +67,7 @@ pub struct Measured {
 struct ThreadResult {
     tally: Tally,
     counters: Counters,
-    fabric: String,
+    fabric: Fabric,
     elapsed: Duration,
 }
 
@@ -110,7 +110,7 @@ pub fn run(
     });
 
     let (mut tally, mut counters) = (Tally::default(), Counters::default());
-    let (mut fabric, mut elapsed) = (String::new(), Duration::ZERO);
+    let (mut fabric, mut elapsed) = (Fabric::default(), Duration::ZERO);
     for result in results {
         let result = result?;
         tally.merge(result.tally);
