@@ -37,11 +37,13 @@ pub enum Command {
     Replay(ReplayArguments),
 }
 
+const ENDPOINT_HELP: &str = "The store: sidestep://HOST[:PORT][?fabric=verbs|shm|tcp] or unix:PATH";
+
 /// Where the store is, and what to do with the results.
 #[derive(Debug, Args)]
 pub struct StoreArguments {
-    /// The store: sidestep://HOST[:PORT][?fabric=verbs|shm|tcp] or unix:PATH
-    #[arg(short, long, env = "SIDESTEP_ENDPOINT", default_value = "sidestep://127.0.0.1:7480")]
+    /// Where the store is.
+    #[arg(short, long, help = ENDPOINT_HELP, env = "SIDESTEP_ENDPOINT", default_value = "sidestep://127.0.0.1:7480")]
     pub endpoint: Endpoint,
     /// The secret that the server asks for
     #[arg(long, env = "SIDESTEP_TOKEN", hide_env_values = true)]
