@@ -1,6 +1,7 @@
 //! Whole-system tests of Sidestep. What several test binaries share is here.
 
 pub mod conformance;
+pub mod system;
 
 /// How often something is repeated that is `count` times on an ordinary machine: `SIDESTEP_TEST_SCALE` (1.0 if not
 /// set) is 0.05 or so on an emulated processor, and more than 1 for a long night.

@@ -1,0 +1,160 @@
+//! Programs of this workspace as processes of their own.
+//!
+//! Always true: a process that a test started is dead when its [`Process`] is dropped.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sidestep_client::{Client, FabricKind};
+
+/// A kvserver in its own process.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    fabric: FabricKind,
+    endpoint: String,
+    _directory: tempfile::TempDir,
+}
+
+/// Where the workspace's program `name` was built: beside the tests, or where `SIDESTEP_BIN_DIR` says.
+///
+/// # Panics
+/// If it wasn't built.
+pub fn binary(name: &str) -> PathBuf {
+    let directory = std::env::var_os("SIDESTEP_BIN_DIR").map_or_else(
+        || {
+            let own = std::env::current_exe().expect("a program knows where it is");
+            own.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps").to_owned()
+        },
+        PathBuf::from,
+    );
+    let path = directory.join(name);
+    assert!(path.exists(), "{} is not built: cargo build --workspace", path.display());
+    path
+}
+
+/// Waits until `done` holds; panics with `what` if it doesn't within a generous time.
+///
+/// # Panics
+/// If it takes too long.
+#[track_caller]
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+impl Process {
+    /// Starts `kvserver` for `fabric` with `arguments` on a free port (or on `port`) and waits until it is ready.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub fn kvserver(fabric: FabricKind, port: u16, arguments: &[&str]) -> Self {
+        let host = match fabric {
+            FabricKind::Verbs => std::env::var("SIDESTEP_RDMA_ADDR").expect("the RDMA device's address"),
+            _ => "127.0.0.1".to_owned(),
+        };
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut child = Command::new(binary("kvserver"))
+            .args(["--listen", &format!("{host}:{port}"), "--admin-listen", "off", "--log-level", "warn"])
+            .args(["--transport", fabric.name()])
+            .arg("--socket")
+            .arg(directory.path().join("node.sock"))
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("kvserver starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("it was asked for")).lines();
+        let endpoint = lines.find_map(|line| {
+            let line = line.ok()?;
+            line.split_whitespace().find(|word| word.starts_with("sidestep://")).map(str::to_owned)
+        });
+        let endpoint = endpoint.unwrap_or_else(|| panic!("kvserver ended: {:?}", child.wait()));
+        // What it prints later must not block it.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, fabric, endpoint, _directory: directory }
+    }
+
+    /// A client of it, whose calls have `timeout`.
+    ///
+    /// # Panics
+    /// If it can't connect.
+    pub fn client(&self, timeout: Duration) -> Client {
+        let builder = Client::builder(&self.endpoint).expect("the server's endpoint is one");
+        let client = builder.fabric(self.fabric).timeout(timeout).connect();
+        client.unwrap_or_else(|error| panic!("the client does not connect: {error}"))
+    }
+
+    /// Where it listens.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The port of the endpoint.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn port(&self) -> u16 {
+        let port = self.endpoint.rsplit(':').next().and_then(|port| port.parse().ok());
+        port.expect("an endpoint ends with its port")
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// If the process is gone.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("the process is there");
+    }
+
+    /// Ends it with SIGKILL, and waits for its end.
+    ///
+    /// # Panics
+    /// If it can't be killed.
+    pub fn kill(mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it ends");
+    }
+
+    /// Waits for its end by itself; its exit code.
+    ///
+    /// # Panics
+    /// If it can't be waited for.
+    pub fn wait(mut self) -> Option<i32> {
+        self.child.wait().expect("it ends").code()
+    }
+
+    /// CPU time so far, user and kernel, of all its threads.
+    ///
+    /// # Panics
+    /// If the kernel doesn't tell.
+    pub fn cpu(&self) -> Duration {
+        let mut total = Duration::ZERO;
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("its threads");
+        for task in tasks {
+            // First number: nanoseconds on a processor. Far finer than the clock ticks of `stat`.
+            let text = std::fs::read_to_string(task.expect("a thread").path().join("schedstat"));
+            let nanoseconds =
+                text.ok().and_then(|text| text.split(' ').next().and_then(|word| word.parse().ok()));
+            total += Duration::from_nanos(nanoseconds.unwrap_or(0));
+        }
+        total
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A stopped process can be killed too; both fail only if it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

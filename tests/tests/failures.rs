@@ -1,0 +1,230 @@
+//! What users see when processes die, stop, restart or lie, on every fabric.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use sidestep_client::{Client, Effect, Error, FabricKind};
+use sidestep_tests::cases;
+use sidestep_tests::system::{Node, NodeOptions, Process, run_suite, until};
+
+fn main() {
+    run_suite(&cases![
+        a_restarted_server_is_found_again_and_is_empty,
+        a_stopped_server_costs_a_call_its_deadline_and_no_more,
+        a_client_that_dies_is_noticed_at_once,
+        many_clients_killed_together_leave_the_server_well,
+        sigterm_ends_the_server_cleanly,
+        the_server_does_nothing_for_gets_and_puts,
+        a_server_that_hangs_up_is_not_stormed,
+        a_wrong_token_is_refused_and_named,
+        limits_that_do_not_fit_are_found_when_connecting,
+    ])
+}
+
+const SHORT: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(60);
+
+/// The server is killed and another started in its place: clients go on without a restart, nothing of the old
+/// life comes back, and what is written after it stays.
+fn a_restarted_server_is_found_again_and_is_empty(fabric: FabricKind) {
+    let server = Process::kvserver(fabric, 0, &["-m", "64M"]);
+    let (port, client) = (server.port(), server.client(LONG));
+    client.put(b"old", b"life").unwrap();
+    server.kill();
+    let error = client.with_timeout(Duration::from_millis(300)).get(b"old").unwrap_err();
+    assert!(error.is_unreachable(), "{error}");
+    assert_eq!(error.effect(), Effect::No);
+    let _server = Process::kvserver(fabric, port, &["-m", "64M"]);
+    assert_eq!(client.get(b"old").unwrap(), None);
+    client.put(b"new", b"life").unwrap();
+    assert_eq!(client.get(b"new").unwrap().as_deref(), Some(&b"life"[..]));
+    assert!(client.statistics().reconnects >= 1);
+}
+
+/// SIGSTOP: connections stay open and nobody answers. A call ends with its deadline; after SIGCONT the same client
+/// works. (Over `shm` and `verbs` the server's CPU isn't needed, so gets simply go on.)
+fn a_stopped_server_costs_a_call_its_deadline_and_no_more(fabric: FabricKind) {
+    let server = Process::kvserver(fabric, 0, &["-m", "64M"]);
+    let client = server.client(LONG);
+    client.put(b"k", b"v").unwrap();
+    server.signal(Signal::STOP);
+    let began = Instant::now();
+    let result = client.with_timeout(SHORT).get(b"k");
+    let took = began.elapsed();
+    match fabric {
+        FabricKind::Tcp => {
+            let error = result.unwrap_err();
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+            assert!(took >= SHORT, "{took:?}");
+        }
+        _ => assert_eq!(result.unwrap().as_deref(), Some(&b"v"[..])),
+    }
+    assert!(took < SHORT * 5, "{took:?}");
+    server.signal(Signal::CONT);
+    assert_eq!(client.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    client.put(b"k", b"w").unwrap();
+    assert_eq!(client.get(b"k").unwrap().as_deref(), Some(&b"w"[..]));
+}
+
+/// A client process that was killed has no session any more, long before its lease ends.
+fn a_client_that_dies_is_noticed_at_once(fabric: FabricKind) {
+    let node = Node::start(
+        fabric,
+        &NodeOptions { configure: |config| config.lease_ms = 600_000, ..NodeOptions::default() },
+    );
+    let mut children = spawn_clients(&node, 1);
+    until("the client has its session", || node.running().statistics().session_count == 1);
+    children[0].kill().unwrap();
+    children[0].wait().unwrap();
+    until("the session is gone", || node.running().statistics().session_count == 0);
+    let client = node.client();
+    client.put(b"k", b"v").unwrap();
+}
+
+/// Many clients under load, all killed in the same moment, several times: the server stays, idle, and serves.
+fn many_clients_killed_together_leave_the_server_well(fabric: FabricKind) {
+    let (clients, rounds) = if fabric == FabricKind::Verbs { (6, 2) } else { (40, 5) };
+    let node = Node::start(fabric, &NodeOptions { memory_mib: 512, ..NodeOptions::default() });
+    let keeper = node.client();
+    keeper.put(b"kept", b"value").unwrap();
+    for round in 0..rounds {
+        let mut children = spawn_clients(&node, clients);
+        let all = clients as u64 + 1;
+        until("all clients have sessions", || node.running().statistics().session_count == all);
+        for child in &mut children {
+            child.kill().unwrap();
+        }
+        for child in &mut children {
+            child.wait().unwrap();
+        }
+        until("their sessions are gone", || node.running().statistics().session_count == 1);
+        assert_eq!(keeper.get(b"kept").unwrap().as_deref(), Some(&b"value"[..]), "round {round}");
+    }
+}
+
+/// SIGTERM: the server drains and exits with 0.
+fn sigterm_ends_the_server_cleanly(fabric: FabricKind) {
+    let server = Process::kvserver(fabric, 0, &["-m", "64M", "--drain-ms", "100"]);
+    let client = server.client(SHORT);
+    client.put(b"k", b"v").unwrap();
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+    let error = client.put(b"k", b"w").unwrap_err();
+    assert!(error.is_unreachable(), "{error}");
+}
+
+/// The whole point: a hundred thousand gets and puts, and the server's CPU did nothing for them. Below one part in
+/// ten of what the contract allows, so that its own housekeeping has room on a slow machine.
+fn the_server_does_nothing_for_gets_and_puts(fabric: FabricKind) {
+    if fabric == FabricKind::Tcp {
+        // Over tcp the server's threads play the card; there is nothing to show.
+        return;
+    }
+    let server = Process::kvserver(fabric, 0, &["-m", "256M"]);
+    let client = server.client(LONG);
+    let keys: Vec<Vec<u8>> = (0..1000).map(|number| format!("key{number}").into_bytes()).collect();
+    for key in &keys {
+        client.put(key, &[1; 100]).unwrap();
+    }
+    let operations: u32 = if fabric == FabricKind::Verbs { 2_000 } else { 100_000 };
+    let before = server.cpu();
+    let began = Instant::now();
+    for number in 0..operations as usize {
+        let key = &keys[number % keys.len()];
+        // One put in a hundred: an overwrite takes new memory until freed blocks are used again, and memory is
+        // asked for in bulk.
+        if number % 100 == 0 {
+            client.put(key, &[2; 100]).unwrap();
+        } else {
+            client.get(key).unwrap().unwrap();
+        }
+    }
+    let (spent, took) = (server.cpu() - before, began.elapsed());
+    // Ticks and heartbeats cost something a second, whether anybody works or not.
+    let housekeeping = took / 500;
+    let allowed =
+        Duration::from_millis(10) * operations / 1_000_000 + housekeeping + Duration::from_millis(2);
+    println!("{fabric}: {operations} operations in {took:?} cost the server {spent:?} of CPU");
+    assert!(spent <= allowed, "{spent:?} of server CPU for {operations} operations in {took:?}");
+}
+
+/// Something accepts connections and closes them at once. Clients must not try again as fast as they can, must say
+/// so to their callers, and must find the real server when it appears.
+fn a_server_that_hangs_up_is_not_stormed(fabric: FabricKind) {
+    let server = Process::kvserver(fabric, 0, &["-m", "64M"]);
+    let port = server.port();
+    let clients: Vec<Client> = (0..10).map(|_| server.client(Duration::from_secs(3))).collect();
+    let host = server.endpoint().trim_start_matches("sidestep://").to_owned();
+    server.kill();
+    let attempts = Arc::new(AtomicU64::new(0));
+    let listener = TcpListener::bind(&host).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::scope(|scope| {
+        let callers: Vec<_> =
+            clients.iter().map(|client| scope.spawn(|| client.get(b"k").unwrap_err())).collect();
+        while callers.iter().any(|caller| !caller.is_finished()) {
+            if let Ok((stream, _)) = listener.accept() {
+                attempts.fetch_add(1, Ordering::Relaxed);
+                drop(stream);
+            } else {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        for caller in callers {
+            let error = caller.join().unwrap();
+            assert!(error.is_unreachable(), "{error}");
+        }
+    });
+    drop(listener);
+    let attempts = attempts.load(Ordering::Relaxed);
+    assert!((10..=120).contains(&attempts), "{attempts} attempts of 10 clients in 3 s");
+    let _server = Process::kvserver(fabric, port, &["-m", "64M"]);
+    for client in clients {
+        assert_eq!(client.with_timeout(LONG).get(b"k").unwrap(), None);
+    }
+}
+
+fn a_wrong_token_is_refused_and_named(fabric: FabricKind) {
+    let server = Process::kvserver(fabric, 0, &["-m", "64M", "--token", "secret"]);
+    let connect = |token: Option<&str>| {
+        let builder = Client::builder(server.endpoint()).unwrap().fabric(fabric);
+        token.map_or(builder.clone(), |token| builder.token(token)).connect()
+    };
+    for token in [None, Some(""), Some("secre"), Some("secret ")] {
+        let error = connect(token).unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }), "{token:?}: {error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+    connect(Some("secret")).unwrap().put(b"k", b"v").unwrap();
+}
+
+/// A client that needs longer values than the server takes learns so when it connects, with both numbers.
+fn limits_that_do_not_fit_are_found_when_connecting(fabric: FabricKind) {
+    let server = Process::kvserver(fabric, 0, &["-m", "64M", "--max-value", "1K"]);
+    let builder = || Client::builder(server.endpoint()).unwrap().fabric(fabric);
+    let error = builder().require_value_bytes(4096).connect().unwrap_err().to_string();
+    assert!(error.contains("4096") && error.contains("1024"), "{error}");
+    let client = builder().require_value_bytes(1024).connect().unwrap();
+    client.put(b"k", &[0; 1024]).unwrap();
+    let error = client.put(b"k", &[0; 1025]).unwrap_err();
+    assert!(matches!(error, Error::ValueLength { bytes: 1025, limit_bytes: 1024 }), "{error}");
+}
+
+/// Clients that put and get until they are killed, each a process of its own.
+fn spawn_clients(node: &Node, count: usize) -> Vec<std::process::Child> {
+    let endpoint = format!("{}?fabric={}", node.running().endpoint(), node.fabric());
+    let spawn = |number: usize| {
+        std::process::Command::new(sidestep_tests::system::binary("busy-client"))
+            .args([&endpoint, &number.to_string()])
+            .process_group(0)
+            .spawn()
+            .expect("the client starts")
+    };
+    std::io::stdout().flush().unwrap();
+    (0..count).map(spawn).collect()
+}
