@@ -41,7 +41,7 @@ pub(super) fn execute(
     let schedule = Schedule { target: settings.target, ..Schedule::default() };
     let mut cpu = ServerCpuWatch::new(store);
     let mut reporter = reporter(store, Some(settings.insert_count), None);
-    let measured = run(&*connect, workers, &schedule, &stop, &mut *reporter, || cpu.start())?;
+    let measured = run(&*connect, workers, &schedule, &stop, &mut *reporter, &mut cpu)?;
     let cpu_used = cpu.finish(&mut notes);
     let setting = Setting {
         phase: "load",

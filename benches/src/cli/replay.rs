@@ -41,7 +41,7 @@ pub(super) fn execute(
     let mut reporter = reporter(store, None, None);
     let (measured, dispatched) = std::thread::scope(|scope| {
         let reading = scope.spawn(|| dispatcher.run(requests));
-        let measured = run(&*connect, workers, &Schedule::default(), &stop, &mut *reporter, || cpu.start())?;
+        let measured = run(&*connect, workers, &Schedule::default(), &stop, &mut *reporter, &mut cpu)?;
         let dispatched = reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Ok::<_, CommandError>((measured, dispatched.map_err(CommandError::usage)?))
     })?;

@@ -55,7 +55,7 @@ pub(super) fn execute(
 
     let mut cpu = ServerCpuWatch::new(store);
     let mut reporter = reporter(store, schedule.operations, schedule.duration);
-    let measured = run(&*connect, workers, &schedule, &stop, &mut *reporter, || cpu.start())?;
+    let measured = run(&*connect, workers, &schedule, &stop, &mut *reporter, &mut cpu)?;
     let cpu_used = cpu.finish(&mut notes);
     let setting = Setting {
         phase: "run",

@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::CommandError;
 use super::arguments::{StoreArguments, THREADS_MAX, WorkloadArguments};
 use crate::measure::log_file;
-use crate::report::admin::{CpuSeconds, cpu_seconds};
+use crate::report::admin::{AdminError, CpuSeconds, cpu_seconds};
 use crate::report::{Report, ReportFormat};
-use crate::runner::Measured;
 use crate::runner::progress::{Reporter, Silent, StandardError};
+use crate::runner::{Measured, Watch};
 use crate::workload::known::warnings;
 use crate::workload::properties::Properties;
 
@@ -89,33 +89,34 @@ pub(super) fn reporter(
 /// The server's CPU time before and after.
 pub(super) struct ServerCpuWatch<'a> {
     address: Option<&'a str>,
-    before: Option<CpuSeconds>,
+    before: Option<Result<CpuSeconds, AdminError>>,
+    after: Option<Result<CpuSeconds, AdminError>>,
 }
 
 impl<'a> ServerCpuWatch<'a> {
     pub(super) fn new(store: &'a StoreArguments) -> Self {
-        Self { address: store.admin.as_deref(), before: None }
+        Self { address: store.admin.as_deref(), before: None, after: None }
     }
 
-    /// The measured phase begins.
-    pub(super) fn start(&mut self) {
-        self.before = self.address.and_then(|address| cpu_seconds(address).ok());
-    }
-
-    /// It has ended.
-    pub(super) fn finish(&self, notes: &mut Vec<String>) -> Option<CpuSeconds> {
-        let now = cpu_seconds(self.address?).map_err(|error| error.to_string());
-        match (now, self.before) {
-            (Ok(now), Some(before)) => Some(now.since(&before)),
-            (Ok(_), None) => {
-                note(notes, "the server's CPU time is unknown: it did not answer at the start".to_owned());
-                None
-            }
-            (Err(error), _) => {
+    /// What was used in between, or a note why that is not known.
+    pub(super) fn finish(self, notes: &mut Vec<String>) -> Option<CpuSeconds> {
+        match (self.before?, self.after?) {
+            (Ok(before), Ok(after)) => Some(after.since(&before)),
+            (Err(error), _) | (_, Err(error)) => {
                 note(notes, format!("the server's CPU time is unknown: {error}"));
                 None
             }
         }
+    }
+}
+
+impl Watch for ServerCpuWatch<'_> {
+    fn start(&mut self) {
+        self.before = self.address.map(cpu_seconds);
+    }
+
+    fn end(&mut self) {
+        self.after = self.address.map(cpu_seconds);
     }
 }
 

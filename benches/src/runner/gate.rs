@@ -70,14 +70,14 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// The main thread waits until all workers are gone, at most so long; whether they are.
-    pub(crate) fn wait_gone(&self, timeout: Duration) -> bool {
+    /// The main thread waits until all workers wait or are gone, at most so long; whether they do.
+    pub(crate) fn wait_all(&self, timeout: Duration) -> bool {
         let state = self.lock();
         let (state, _) = self
             .changed
-            .wait_timeout_while(state, timeout, |state| state.gone < self.threads)
+            .wait_timeout_while(state, timeout, |state| state.waiting + state.gone < self.threads)
             .unwrap_or_else(PoisonError::into_inner);
-        state.gone >= self.threads
+        state.waiting + state.gone >= self.threads
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

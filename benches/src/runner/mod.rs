@@ -3,7 +3,8 @@
 //! Always true:
 //! - time is measured between the moment before the store is called (or the moment when it should have been, if
 //!   operations are scheduled) and the moment after; making keys and values and checking them lies outside;
-//! - the measured phase begins on all threads at once, after every one is connected and warmed up;
+//! - the measured phase begins on all threads at once, after every one is connected and warmed up, and its end is
+//!   announced before the first store is closed: what connecting and closing cost the server is outside;
 //! - exactly the asked number of operations is done, unless time, the stop flag or the work itself ends first.
 
 mod gate;
@@ -47,6 +48,20 @@ pub struct Schedule {
     pub target: Option<f64>,
 }
 
+/// Somebody who wants to look at the server just before and just after the measured phase.
+pub trait Watch {
+    /// All threads are ready.
+    fn start(&mut self);
+    /// All are done, with their stores still open.
+    fn end(&mut self);
+}
+
+/// Nobody.
+impl Watch for () {
+    fn start(&mut self) {}
+    fn end(&mut self) {}
+}
+
 /// What came out.
 #[derive(Debug)]
 pub struct Measured {
@@ -71,14 +86,14 @@ struct ThreadResult {
     elapsed: Duration,
 }
 
-/// Runs `workers`, one a thread. `at_start` is called when all are ready and the measured phase is about to begin.
+/// Runs `workers`, one a thread.
 pub fn run(
     connect: &dyn Connect,
     workers: Vec<Box<dyn Worker + '_>>,
     schedule: &Schedule,
     stop: &AtomicBool,
     reporter: &mut dyn Reporter,
-    at_start: impl FnOnce(),
+    watch: &mut dyn Watch,
 ) -> Result<Measured, StoreError> {
     let threads = u32::try_from(workers.len()).expect("the command line bounds the number of threads");
     let gate = Gate::new(threads);
@@ -96,14 +111,15 @@ pub fn run(
             gate.open(|| reporter.phase("warming up"));
         }
         gate.open(|| {
-            at_start();
+            watch.start();
             reporter.phase("running");
             started = SystemTime::now();
         });
         let start = Instant::now();
-        while !gate.wait_gone(PROGRESS_INTERVAL) {
+        while !gate.wait_all(PROGRESS_INTERVAL) {
             reporter.show(start.elapsed(), &progress.snapshot());
         }
+        gate.open(|| watch.end());
         reporter.finish(start.elapsed(), &progress.snapshot());
         let resume = |panic| std::panic::resume_unwind(panic);
         handles.into_iter().map(|handle| handle.join().unwrap_or_else(resume)).collect()
@@ -153,6 +169,9 @@ impl Task<'_> {
         let end = self.schedule.duration.and_then(|duration| start.checked_add(duration));
         self.progress.reset(self.index);
         let (tally, finished) = self.drive(&mut *worker, &mut *store, start, operations, end);
+        // A worker may hold the end of a queue whose other end waits for room: it must not outlive its work.
+        drop(worker);
+        self.gate.pass();
         Ok(ThreadResult {
             tally,
             counters: store.counters() - before,

@@ -25,7 +25,7 @@ fn load(memory: &Memory, settings: &Settings, threads: u32) -> Measured {
             Box::new(LoadWorker::new(plan.records.clone(), random, numbers)) as Box<dyn Worker>
         })
         .collect();
-    run(memory, workers, &Schedule::default(), &AtomicBool::new(false), &mut Silent, || {}).unwrap()
+    run(memory, workers, &Schedule::default(), &AtomicBool::new(false), &mut Silent, &mut ()).unwrap()
 }
 
 fn drive(memory: &Memory, settings: &Settings, threads: u32, schedule: &Schedule) -> (Measured, Shared) {
@@ -41,7 +41,7 @@ fn drive(memory: &Memory, settings: &Settings, threads: u32, schedule: &Schedule
                 as Box<dyn Worker>
         })
         .collect();
-    let measured = run(memory, workers, schedule, &AtomicBool::new(false), &mut Silent, || {}).unwrap();
+    let measured = run(memory, workers, schedule, &AtomicBool::new(false), &mut Silent, &mut ()).unwrap();
     (measured, shared)
 }
 
@@ -174,7 +174,7 @@ fn an_unreachable_store_ends_the_run() {
     let plan = Plan::new(&settings).unwrap();
     let worker = Box::new(LoadWorker::new(plan.records, RandomStream::new(1, 0), 0..10));
     let result =
-        run(&memory, vec![worker], &Schedule::default(), &AtomicBool::new(false), &mut Silent, || {});
+        run(&memory, vec![worker], &Schedule::default(), &AtomicBool::new(false), &mut Silent, &mut ());
     assert!(matches!(result, Err(StoreError::Unreachable { .. })));
 }
 
@@ -194,7 +194,7 @@ fn the_stop_flag_ends_a_run_without_end() {
             }
             stop.store(true, Ordering::Relaxed);
         });
-        run(&memory, vec![worker], &Schedule::default(), &stop, &mut Silent, || {}).unwrap()
+        run(&memory, vec![worker], &Schedule::default(), &stop, &mut Silent, &mut ()).unwrap()
     });
     assert!(measured.interrupted && operations(&measured) > 0);
 }

@@ -30,7 +30,7 @@ fn replay(
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| dispatcher.run(requests));
         let stop = AtomicBool::new(false);
-        let measured = run(memory, workers, &Schedule::default(), &stop, &mut Silent, || {}).unwrap();
+        let measured = run(memory, workers, &Schedule::default(), &stop, &mut Silent, &mut ()).unwrap();
         Ok((measured.tally, reading.join().unwrap()?))
     })
 }
