@@ -18,11 +18,18 @@ use crate::operation::{Action, Context, Operation, Plan, PlannedVerb, Step, Writ
 const PIECE_BYTES: usize = 512 << 10;
 
 /// A READ of a piece of the region, of no particular meaning.
-struct ReadPiece {
+pub(crate) struct ReadPiece {
     subject: &'static str,
     offset: Offset,
     bytes: usize,
     posted: bool,
+}
+
+impl ReadPiece {
+    /// The first `bytes` of the region.
+    pub(crate) const fn probe(bytes: usize) -> Self {
+        Self { subject: "superblock", offset: Offset(0), bytes, posted: false }
+    }
 }
 
 impl Operation for ReadPiece {

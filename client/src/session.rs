@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sidestep_common::fabric::{ConnectOptions, Effect, FabricKind, FailureKind, Join, Reply, connect};
-use sidestep_common::layout::{KEY_BYTES_MAX, SizeClass, Superblock, VALUE_BYTES_MAX};
+use sidestep_common::layout::{KEY_BYTES_MAX, SUPERBLOCK_BYTES, SizeClass, Superblock, VALUE_BYTES_MAX};
 use sidestep_common::wire::{ChunkPurpose, Hello, RefusalCode, Request, Response, ServerStatistics, Welcome};
 
 use crate::allocator::Allocator;
 use crate::backoff::Backoff;
-use crate::bootstrap::{check_region, read_directory};
+use crate::bootstrap::{ReadPiece, check_region, read_directory};
 use crate::clock::Deadline;
 use crate::control::Control;
 use crate::driver::{Driver, Finished, Ground, Stop};
@@ -281,6 +281,30 @@ impl Session {
             Response::Heartbeat { .. } => Ok(began.elapsed()),
             other => Err(self.unexpected(&other)),
         }
+    }
+
+    /// One READ of the first `bytes` (at most 4096) of the region over the data path: what a round trip of this
+    /// connection costs, to compare operations with.
+    ///
+    /// # Errors
+    /// [`Error`] if it fails.
+    pub fn probe(&mut self, bytes: usize) -> Result<(), Error> {
+        let bytes = bytes.clamp(1, SUPERBLOCK_BYTES as usize);
+        let deadline = Deadline::after(self.timeout);
+        let mut link = self.take_link(deadline)?;
+        let mut result = Ok(());
+        link.driver.run(&mut link.ground, &mut [ReadPiece::probe(bytes)], deadline, |finished| {
+            result = finished.result;
+        });
+        let kind = link.driver.fabric().kind();
+        self.link = Some(link);
+        result.map_err(|stop| match stop {
+            Stop::Error(error) => error,
+            Stop::Timeout(_) => self.timed_out(deadline, "waiting for a READ", Effect::No),
+            Stop::Failed(failure, _, effect) => {
+                Error::Failed { endpoint: self.shared.endpoint.to_string(), kind, failure, effect }
+            }
+        })
     }
 
     /// The server's figures.
