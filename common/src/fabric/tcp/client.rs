@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::encode::{batch_bytes, descriptor, push_operands, word_operands};
 use super::frame::{
-    BATCH_BYTES, BatchDescriptor, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FRAME_VERBS_MAX, FrameHeader, Opcode,
-    REPLY_BODY_BYTES_MAX, VERB_BYTES, VERB_BYTES_MAX, VerbDescriptor,
+    BatchDescriptor, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, FRAME_VERBS_MAX, FrameHeader, REPLY_BODY_BYTES_MAX,
+    VERB_BYTES_MAX,
 };
 use super::in_flight::{InFlight, PendingBatch};
 use super::queue::ByteQueue;
@@ -91,21 +92,21 @@ impl TcpFabric {
             for verb in &batch.verbs {
                 let bytes = verb.bytes();
                 if bytes > VERB_BYTES_MAX {
-                    return Err(too_large("a verb's bytes", bytes, VERB_BYTES_MAX));
+                    return Err(too_large("bytes of a verb", bytes, VERB_BYTES_MAX));
                 }
                 reply_bytes += if matches!(verb, Verb::Read { .. }) { bytes } else { 8 };
             }
             let frame_bytes = FRAME_HEADER_BYTES + batch_bytes(batch);
             if frame_bytes > FRAME_BYTES_MAX {
-                return Err(too_large("a batch's bytes to send", frame_bytes, FRAME_BYTES_MAX));
+                return Err(too_large("bytes to send of a batch", frame_bytes, FRAME_BYTES_MAX));
             }
             if reply_bytes > REPLY_BODY_BYTES_MAX {
-                return Err(too_large("a batch's bytes to fetch", reply_bytes, REPLY_BODY_BYTES_MAX));
+                return Err(too_large("bytes to fetch of a batch", reply_bytes, REPLY_BODY_BYTES_MAX));
             }
             call_bytes += frame_bytes;
         }
         if asked > limit {
-            return Err(too_large("a call's verbs", asked, limit));
+            return Err(too_large("verbs of a call", asked, limit));
         }
         let in_flight = self.in_flight.credits();
         let backlog_full = !self.outgoing.is_empty() && self.outgoing.len() + call_bytes > BACKLOG_BYTES_MAX;
@@ -346,44 +347,5 @@ fn send_error(error: &std::io::Error) -> Option<String> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::Interrupted => None,
         _ => Some(error.to_string()),
-    }
-}
-
-/// What a batch adds to a frame.
-fn batch_bytes(batch: &Batch<'_>) -> usize {
-    let verbs = batch.verbs.iter().map(|verb| VERB_BYTES + descriptor(verb).operand_bytes());
-    BATCH_BYTES + verbs.sum::<usize>()
-}
-
-fn descriptor(verb: &Verb<'_>) -> VerbDescriptor {
-    let opcode = match verb {
-        Verb::Read { .. } => Opcode::Read,
-        Verb::Write { .. } => Opcode::Write,
-        Verb::CompareSwap { .. } => Opcode::CompareSwap,
-        Verb::FetchAdd { .. } => Opcode::FetchAdd,
-    };
-    VerbDescriptor { opcode, bytes: verb.bytes(), remote: verb.remote() }
-}
-
-/// The operands of an atomic: both words of a CAS, or the one of an FAA and zeros.
-fn word_operands(verb: &Verb<'_>) -> Option<[u8; 16]> {
-    let (first, second) = match verb {
-        Verb::CompareSwap { expected, desired, .. } => (*expected, *desired),
-        Verb::FetchAdd { add, .. } => (*add, 0),
-        Verb::Read { .. } | Verb::Write { .. } => return None,
-    };
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&first.to_le_bytes());
-    bytes[8..].copy_from_slice(&second.to_le_bytes());
-    Some(bytes)
-}
-
-fn push_operands(verb: &Verb<'_>, into: &mut ByteQueue) {
-    if let Verb::Write { from, .. } = verb {
-        for piece in from {
-            into.push(piece);
-        }
-    } else if let Some(words) = word_operands(verb) {
-        into.push(&words[..descriptor(verb).operand_bytes()]);
     }
 }

@@ -15,7 +15,6 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::client::TcpFabric;
@@ -50,7 +49,7 @@ pub fn connect(
     options: &ConnectOptions,
 ) -> Result<TcpFabric, ConnectError> {
     let mut stream = open(host, port, options)?;
-    socket::set_options(stream.as_fd()).map_err(failed("setting the socket's options"))?;
+    socket::set_options(&stream).map_err(failed("setting the socket's options"))?;
 
     let mut greeting = [0; GREETING_BYTES];
     greeting[..Preamble::BYTES].copy_from_slice(&Preamble(PreambleKind::Data).encode());
@@ -149,5 +148,18 @@ fn failed(doing: &'static str) -> impl Fn(io::Error) -> ConnectError {
     move |source| match source.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => ConnectError::Timeout { kind: FabricKind::Tcp, doing },
         _ => ConnectError::Io { kind: FabricKind::Tcp, doing, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that a released peer sends. A change here is a change of the protocol's version.
+    #[test]
+    fn golden_bytes() {
+        assert_eq!(encode_answer(None), b"SDSTEPD\x01\0\0");
+        assert_eq!(encode_answer(Some("no")), b"SDSTEPD\x01\x01\x02no");
+        assert_eq!(encode_answer(Some(&"n".repeat(300))).len(), ANSWER_BYTES + 255);
     }
 }

@@ -194,3 +194,79 @@ impl Grant {
         Self { rights, ..self }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::tcp::frame::FRAME_BYTES_MAX;
+    use crate::memory::WordMemory;
+    use std::ptr::NonNull;
+
+    fn redeem(words: &mut [u64]) -> impl Fn(Ticket) -> Result<(SessionId, Grant), &'static str> {
+        let base = NonNull::new(words.as_mut_ptr().cast()).unwrap();
+        // SAFETY: the words outlive the connection in these tests.
+        let memory = unsafe { WordMemory::new(base, 8 * words.len() as u64) };
+        let grant = Grant { memory, rkey: 5, rights: Rights::ReadWrite };
+        move |ticket| if ticket == Ticket([9; 16]) { Ok((SessionId(3), grant)) } else { Err("no") }
+    }
+
+    /// A peer announces the longest frame and sends little of it.
+    #[test]
+    fn memory_follows_what_came_and_not_what_was_announced() {
+        let mut words = vec![0; 64];
+        let redeem = redeem(&mut words);
+        let now = Instant::now();
+        let mut connection = Connection::new(now);
+        connection.input.push(&[9; 16]);
+        connection
+            .input
+            .push(&FrameHeader { bytes: FRAME_BYTES_MAX, rkey: 5, batch_count: 1, verb_count: 1 }.encode());
+        for _ in 0..10 {
+            connection.receive_space()[..1_000].fill(0);
+            connection.input.commit(1_000);
+            assert_eq!(connection.advance(now, &redeem), Ok(Wants::Input));
+        }
+        assert_eq!(connection.input.capacity(), QUEUE_BYTES);
+    }
+
+    #[test]
+    fn a_ticket_has_a_deadline_and_a_session_has_none() {
+        let mut words = vec![0; 64];
+        let redeem = redeem(&mut words);
+        let now = Instant::now();
+        let mut connection = Connection::new(now);
+        connection.input.push(&[9; 15]);
+        assert_eq!(connection.advance(now, &redeem), Ok(Wants::Input));
+        assert_eq!(connection.deadline, Some(now + TICKET_TIMEOUT));
+        connection.input.push(&[9]);
+        assert_eq!(connection.advance(now, &redeem), Ok(Wants::Input));
+        assert_eq!((connection.deadline, connection.session()), (None, Some(SessionId(3))));
+        assert_eq!(connection.output.filled(), encode_answer(None));
+
+        let mut refused = Connection::new(now);
+        refused.input.push(&[8; 16]);
+        refused.input.push(&[1; 5_000]);
+        assert_eq!(refused.advance(now, &redeem), Ok(Wants::End));
+        assert_eq!((refused.deadline, refused.session()), (Some(now + LINGER), None));
+        assert!(refused.input.is_empty(), "what follows is thrown away");
+    }
+
+    /// Long frames take memory; once they are rare it is given back.
+    #[test]
+    fn memory_of_long_frames_is_given_back() {
+        let mut words = vec![0; 64];
+        let redeem = redeem(&mut words);
+        let now = Instant::now();
+        let mut connection = Connection::new(now);
+        connection.input.push(&[9; 16]);
+        let empty = FrameHeader { bytes: 16, rkey: 5, batch_count: 0, verb_count: 0 }.encode();
+        connection.receive_space();
+        connection.input.space(1 << 20);
+        for _ in 0..=SHORT_FRAMES_MAX {
+            assert!(connection.input.capacity() > QUEUE_BYTES);
+            connection.input.push(&empty);
+            assert_eq!(connection.advance(now, &redeem), Ok(Wants::Input));
+        }
+        assert_eq!(connection.input.capacity(), QUEUE_BYTES);
+    }
+}

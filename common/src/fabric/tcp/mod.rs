@@ -16,9 +16,11 @@
 mod client;
 mod connect;
 mod connection;
+mod encode;
 mod execute;
 pub mod frame;
 mod in_flight;
+mod peer;
 mod queue;
 mod socket;
 mod target;
@@ -27,3 +29,6 @@ mod worker;
 pub use client::TcpFabric;
 pub use connect::connect;
 pub use target::{TcpCounters, TcpTarget};
+
+#[cfg(test)]
+mod tests;

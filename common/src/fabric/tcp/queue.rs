@@ -24,6 +24,7 @@ impl ByteQueue {
         self.start == self.end
     }
 
+    #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.bytes.len()
     }

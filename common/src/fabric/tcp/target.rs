@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
@@ -14,7 +13,7 @@ use super::execute::Grant;
 use super::socket;
 use super::worker::{CONNECTIONS_MAX, Command, Counters, Shared, Worker};
 use crate::fabric::{FabricKind, Join, Rights, SessionId, Target, Ticket};
-use crate::memory::WordMemory;
+use crate::memory::Mapping;
 
 /// Tickets that were given and not shown yet; as many as connections of a thread.
 const TICKETS_MAX: usize = CONNECTIONS_MAX;
@@ -45,18 +44,25 @@ pub struct TcpTarget {
 }
 
 impl TcpTarget {
-    /// Starts `threads` threads (at least one) that serve `memory`, which `owner` keeps mapped.
-    fn start_on(memory: WordMemory, owner: Arc<dyn Send + Sync>, threads: usize) -> io::Result<Self> {
+    /// Starts `threads` threads (at least one) that serve `mapping`.
+    ///
+    /// # Errors
+    /// If the system has no thread, descriptor or randomness left.
+    pub fn start(mapping: Arc<Mapping>, threads: usize) -> io::Result<Self> {
         let mut rkey = [0; 4];
         getrandom::fill(&mut rkey).map_err(io::Error::other)?;
         let shared = Arc::new(Shared {
-            grant: Grant { memory, rkey: u32::from_le_bytes(rkey), rights: Rights::ReadWrite },
+            grant: Grant {
+                memory: mapping.words(),
+                rkey: u32::from_le_bytes(rkey),
+                rights: Rights::ReadWrite,
+            },
             tickets: Mutex::new(HashMap::new()),
             joined: AtomicUsize::new(0),
             counters: Counters::default(),
         });
         let start =
-            |index| Worker::start(format!("tcp-card-{index}"), Arc::clone(&shared), Arc::clone(&owner));
+            |index| Worker::start(format!("tcp-card-{index}"), Arc::clone(&shared), Arc::clone(&mapping));
         let workers = (0..threads.max(1)).map(start).collect::<io::Result<_>>()?;
         Ok(Self { workers, next_worker: AtomicUsize::new(0), shared, advertised: Mutex::new(None) })
     }
@@ -74,7 +80,7 @@ impl TcpTarget {
     /// If the socket can't be set up; it is closed then.
     pub fn attach(&self, stream: TcpStream) -> io::Result<()> {
         let address = stream.peer_addr()?;
-        socket::set_options(stream.as_fd())?;
+        socket::set_options(&stream)?;
         stream.set_nonblocking(true)?;
         // A spread, no more: which thread gets it doesn't matter.
         let index = self.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers.len();

@@ -5,8 +5,8 @@
 //! two turns, when the session's connections are gone: no verb of theirs executes any more.
 
 use std::collections::HashMap;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use super::connection::{Connection, Wants};
+use super::connection::Connection;
 use super::execute::Grant;
+use super::peer::{Peer, Turn};
 use crate::fabric::{Rights, SessionId, Ticket};
+use crate::memory::Mapping;
 
-/// Rounds of receive, execute, send that a connection gets before the others have theirs.
-const ROUNDS_PER_TURN: usize = 8;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 256;
 /// How often deadlines are looked at while there are any.
@@ -52,7 +52,7 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Takes a ticket out: it opens one connection.
-    fn redeem(&self, ticket: Ticket) -> Result<(SessionId, Grant), &'static str> {
+    pub(super) fn redeem(&self, ticket: Ticket) -> Result<(SessionId, Grant), &'static str> {
         let taken = self.tickets.lock().unwrap_or_else(PoisonError::into_inner).remove(&ticket);
         let (session, rights) = taken.ok_or("the ticket is not valid, or was used before")?;
         Ok((session, self.grant.with_rights(rights)))
@@ -77,16 +77,23 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread. `owner` is kept as long as it runs.
-    pub(super) fn start(name: String, shared: Arc<Shared>, owner: Arc<dyn Send + Sync>) -> io::Result<Self> {
+    /// Starts a thread. The region stays mapped as long as it runs.
+    pub(super) fn start(name: String, shared: Arc<Shared>, mapping: Arc<Mapping>) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKE)?;
         let (commands, receiver) = mpsc::channel();
-        let card =
-            Card { poll, commands: receiver, shared, peers: Vec::new(), free: Vec::new(), turns: Vec::new() };
+        let card = Card {
+            poll,
+            commands: receiver,
+            shared,
+            peers: Vec::new(),
+            free: Vec::new(),
+            turns: Vec::new(),
+            timed: 0,
+        };
         let run = move || {
             card.run();
-            drop(owner);
+            drop(mapping);
         };
         let thread = std::thread::Builder::new().name(name).spawn(run)?;
         Ok(Self { commands, waker, thread: Some(thread) })
@@ -111,31 +118,6 @@ impl Drop for Worker {
             tracing::error!("a tcp thread had panicked");
         }
     }
-}
-
-/// A connection with its socket.
-struct Peer {
-    stream: TcpStream,
-    address: SocketAddr,
-    connection: Connection,
-    /// The socket may have bytes for us. Cleared when it said that it hasn't.
-    readable: bool,
-    /// The peer has closed its side, so a short read is not the end of what is there.
-    read_closed: bool,
-    /// The end was sent to the peer.
-    shut_down: bool,
-    counted: bool,
-    /// It is in the list of those that wait for a turn.
-    has_turn: bool,
-}
-
-/// What a turn ended with.
-enum Turn {
-    /// Waits for the socket.
-    Wait,
-    /// Has more to do at once.
-    More,
-    Close,
 }
 
 /// The thread itself.
@@ -177,8 +159,7 @@ impl Card {
                 }
                 let token = event.token().0;
                 let Some(Some(peer)) = self.peers.get_mut(token) else { continue };
-                peer.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
-                peer.read_closed |= event.is_read_closed() || event.is_error();
+                peer.notice(event);
                 if !peer.has_turn {
                     peer.has_turn = true;
                     self.turns.push(token);
@@ -230,16 +211,7 @@ impl Card {
             self.free.push(token);
             return;
         }
-        let peer = Peer {
-            stream,
-            address,
-            connection: Connection::new(Instant::now()),
-            readable: true,
-            read_closed: false,
-            shut_down: false,
-            counted: false,
-            has_turn: true,
-        };
+        let peer = Peer::new(stream, address);
         if token == self.peers.len() {
             self.peers.push(Some(peer));
         } else {
@@ -294,96 +266,6 @@ impl Drop for Card {
     fn drop(&mut self) {
         for token in 0..self.peers.len() {
             self.close(token);
-        }
-    }
-}
-
-impl Peer {
-    /// Receives, executes and sends, as far as the socket goes and fairness allows.
-    fn turn(&mut self, shared: &Shared) -> Turn {
-        for _ in 0..ROUNDS_PER_TURN {
-            if self.readable && self.connection.takes_input() && !self.receive(shared) {
-                return Turn::Close;
-            }
-            let wants = match self.connection.advance(Instant::now(), |ticket| shared.redeem(ticket)) {
-                Ok(wants) => wants,
-                Err(reason) => {
-                    shared.counters.malformed.fetch_add(1, Ordering::Relaxed);
-                    let session = self.connection.session();
-                    tracing::warn!(address = %self.address, ?session, %reason, "closing a tcp data connection");
-                    return Turn::Close;
-                }
-            };
-            self.count(shared, wants);
-            match self.send(shared) {
-                Ok(true) => {}
-                // The socket is full, and will say when it isn't.
-                Ok(false) => return Turn::Wait,
-                Err(error) => {
-                    tracing::debug!(address = %self.address, %error, "a tcp data connection ended");
-                    return Turn::Close;
-                }
-            }
-            if wants == Wants::End && !self.shut_down {
-                self.shut_down = true;
-                if self.stream.shutdown(Shutdown::Write).is_err() {
-                    return Turn::Close;
-                }
-            }
-            if wants != Wants::Room && !self.readable {
-                return Turn::Wait;
-            }
-        }
-        Turn::More
-    }
-
-    /// Receives once; false if the peer is gone.
-    fn receive(&mut self, shared: &Shared) -> bool {
-        let space = self.connection.receive_space();
-        let asked = space.len();
-        match self.stream.read(space) {
-            Ok(0) => return false,
-            Ok(count) => {
-                self.connection.input.commit(count);
-                shared.counters.bytes_received.fetch_add(count as u64, Ordering::Relaxed);
-                // Less than asked for: nothing is left, and the kernel will say when there is more.
-                self.readable = count == asked || self.read_closed;
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
-            Err(error) => {
-                tracing::debug!(address = %self.address, %error, "a tcp data connection ended");
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Sends what there is; false if the socket didn't take all.
-    fn send(&mut self, shared: &Shared) -> io::Result<bool> {
-        while !self.connection.output.is_empty() {
-            match self.stream.write(self.connection.output.filled()) {
-                Ok(count) => {
-                    self.connection.output.consume(count);
-                    shared.counters.bytes_sent.fetch_add(count as u64, Ordering::Relaxed);
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(true)
-    }
-
-    fn count(&mut self, shared: &Shared, wants: Wants) {
-        shared.counters.verbs.fetch_add(self.connection.take_verbs(), Ordering::Relaxed);
-        if !self.counted && self.connection.session().is_some() {
-            self.counted = true;
-            shared.joined.fetch_add(1, Ordering::Relaxed);
-            shared.counters.connections.fetch_add(1, Ordering::Relaxed);
-        }
-        if wants == Wants::End && !self.shut_down {
-            shared.counters.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
