@@ -162,9 +162,9 @@ impl TcpFabric {
     /// Sends a frame whose descriptors are in `head`, and queues what the socket doesn't take.
     fn send_gathered(&mut self, batches: &[Batch<'_>]) {
         let verbs = || batches.iter().flat_map(|batch| &batch.verbs);
-        let words: SmallVec<[[u8; 16]; 16]> = verbs().filter_map(word_operands).collect();
+        let words: SmallVec<[[u8; 16]; 32]> = verbs().filter_map(word_operands).collect();
         let mut words = words.iter();
-        let mut pieces = SmallVec::<[IoSlice<'_>; 32]>::new();
+        let mut pieces = SmallVec::<[IoSlice<'_>; 64]>::new();
         pieces.push(IoSlice::new(self.head.filled()));
         for verb in verbs() {
             match verb {

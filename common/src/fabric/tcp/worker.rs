@@ -137,6 +137,7 @@ struct Card {
 impl Card {
     fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut turns = Vec::new();
         let mut deadlines_at = Instant::now();
         loop {
             let timeout = match self.turns.is_empty() {
@@ -165,7 +166,8 @@ impl Card {
                     self.turns.push(token);
                 }
             }
-            for token in std::mem::take(&mut self.turns) {
+            std::mem::swap(&mut self.turns, &mut turns);
+            for token in turns.drain(..) {
                 self.turn(token);
             }
             if woken && !self.obey() {
