@@ -193,6 +193,10 @@ pub enum ConnectError {
 pub fn connect(join: &Join, options: &ConnectOptions) -> Result<Box<dyn Fabric>, ConnectError> {
     match join {
         Join::Shm { socket, ticket } => Ok(Box::new(super::shm::connect(socket, *ticket, options)?)),
+        Join::Tcp { host, port, ticket, rkey } => {
+            let fabric = super::tcp::connect(host.as_deref(), *port, *ticket, *rkey, options)?;
+            Ok(Box::new(fabric))
+        }
         _ => Err(ConnectError::Unavailable { kind: join.kind(), reason: "not built in".into() }),
     }
 }

@@ -33,6 +33,7 @@
 mod buffer;
 mod join;
 pub mod shm;
+pub mod tcp;
 
 use std::time::Duration;
 

@@ -21,6 +21,7 @@ pub mod order;
 pub mod rights;
 mod shm_bed;
 mod target_bed;
+mod tcp_bed;
 pub mod words;
 
 use sidestep_common::fabric::{ConnectError, Fabric, FabricKind, Rights, SessionId};
@@ -28,6 +29,7 @@ use sidestep_common::fabric::{ConnectError, Fabric, FabricKind, Rights, SessionI
 pub use driver::{DEADLINE, Driver, add, read_word, swap, write};
 pub use shm_bed::ShmBed;
 pub use target_bed::{TargetBed, conformance_mapping};
+pub use tcp_bed::TcpBed;
 
 /// Verbs in flight of a session, if a case doesn't care.
 pub const DEPTH: usize = 64;
