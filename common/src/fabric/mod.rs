@@ -32,6 +32,7 @@
 
 mod buffer;
 mod join;
+pub mod shm;
 
 use std::time::Duration;
 

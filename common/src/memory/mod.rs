@@ -11,6 +11,12 @@
 //! overtake an earlier READ. A READ ends with an acquire fence (pairs with the release of the CAS or WRITE
 //! whose effect it saw), a WRITE starts with a release fence, CAS and FAA are acquire-release.
 
+mod available;
+mod gather;
+mod mapping;
+mod populate;
 mod words;
 
+pub use available::{Available, MemoryLimit};
+pub use mapping::{HugePages, Mapping, MappingError, MappingOptions};
 pub use words::{AccessError, WordMemory};
