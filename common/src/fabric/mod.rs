@@ -33,6 +33,8 @@
 mod buffer;
 mod join;
 pub mod shm;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 use std::time::Duration;
 
