@@ -1,1 +1,11 @@
-//! Placeholder while the workspace is laid out.
+//! Whole-system tests of Sidestep. What several test binaries share is here.
+
+pub mod conformance;
+
+/// How often something is repeated that is `count` times on an ordinary machine: `SIDESTEP_TEST_SCALE` (1.0 if not
+/// set) is 0.05 or so on an emulated processor, and more than 1 for a long night.
+pub fn scaled(count: u64) -> u64 {
+    let scale =
+        std::env::var("SIDESTEP_TEST_SCALE").ok().and_then(|text| text.parse::<f64>().ok()).unwrap_or(1.0);
+    ((count as f64 * scale) as u64).max(1)
+}
