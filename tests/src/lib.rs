@@ -1,5 +1,7 @@
 //! Whole-system tests of Sidestep. What several test binaries share is here.
 
+#[cfg(feature = "verbs")]
+pub mod card;
 pub mod conformance;
 
 /// How often something is repeated that is `count` times on an ordinary machine: `SIDESTEP_TEST_SCALE` (1.0 if not

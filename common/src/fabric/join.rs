@@ -193,6 +193,8 @@ pub enum ConnectError {
 pub fn connect(join: &Join, options: &ConnectOptions) -> Result<Box<dyn Fabric>, ConnectError> {
     match join {
         Join::Shm { socket, ticket } => Ok(Box::new(super::shm::connect(socket, *ticket, options)?)),
+        #[cfg(feature = "verbs")]
+        Join::Verbs { .. } => Ok(Box::new(super::verbs::connect(join, options)?)),
         _ => Err(ConnectError::Unavailable { kind: join.kind(), reason: "not built in".into() }),
     }
 }

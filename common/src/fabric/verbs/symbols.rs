@@ -165,28 +165,23 @@ mod tests {
         }
         let (ibverbs, rdmacm) = (open(&IBVERBS).unwrap(), open(&RDMACM).unwrap());
         for (name, source) in NAMES {
-            let (library, versions): (_, &[&str]) = match *source {
-                "IBVERBS" => (ibverbs, &["IBVERBS_1.1"]),
-                _ => (rdmacm, &["RDMACM_1.0", "RDMACM_1.2"]),
+            // Newest first: what has a newer version must be found in it.
+            let (library, soname, versions) = match *source {
+                "IBVERBS" => (ibverbs, IBVERBS.library, ["IBVERBS_1.1", "IBVERBS_1.0"]),
+                _ => (rdmacm, RDMACM.library, ["RDMACM_1.2", "RDMACM_1.0"]),
             };
-            let symbol = CString::new(*name).unwrap();
+            let (name, soname) = (CString::new(*name).unwrap(), CString::new(soname).unwrap());
             // SAFETY: the symbol is only looked up, not called.
-            let plain = unsafe { library.get::<unsafe extern "C" fn()>(symbol.as_bytes_with_nul()) }.unwrap();
-            let versioned: Vec<*mut c_void> = versions
-                .iter()
-                .map(|version| {
-                    let version = CString::new(*version).unwrap();
-                    let soname =
-                        CString::new(if *source == "IBVERBS" { IBVERBS.library } else { RDMACM.library });
-                    let soname = soname.unwrap();
-                    // SAFETY: a name that ends with a zero byte; the library is already loaded.
-                    let handle = unsafe { libc::dlopen(soname.as_ptr(), libc::RTLD_NOW) };
-                    // SAFETY: an open handle and names that end with zero bytes.
-                    unsafe { libc::dlvsym(handle, symbol.as_ptr(), version.as_ptr()) }
-                })
-                .collect();
-            let plain = *plain as *mut c_void;
-            assert!(versioned.contains(&plain), "{name}: found {plain:?}, versions {versioned:?}");
+            let plain = unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes_with_nul()) }.unwrap();
+            // SAFETY: a name that ends with a zero byte; the library is already loaded.
+            let handle = unsafe { libc::dlopen(soname.as_ptr(), libc::RTLD_NOW) };
+            let versioned = versions.map(|version| {
+                let version = CString::new(version).unwrap();
+                // SAFETY: an open handle and names that end with zero bytes.
+                unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) }
+            });
+            let newest = versioned.into_iter().find(|found| !found.is_null());
+            assert_eq!(Some(*plain as *mut c_void), newest, "{name:?} of {versioned:?}");
         }
     }
 
