@@ -1,5 +1,7 @@
 //! Whole-system tests of Sidestep. What several test binaries share is here.
 
+#[cfg(feature = "verbs")]
+pub mod card;
 pub mod conformance;
 pub mod system;
 

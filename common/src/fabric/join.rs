@@ -197,6 +197,8 @@ pub fn connect(join: &Join, options: &ConnectOptions) -> Result<Box<dyn Fabric>,
             let fabric = super::tcp::connect(host.as_deref(), *port, *ticket, *rkey, options)?;
             Ok(Box::new(fabric))
         }
+        #[cfg(feature = "verbs")]
+        Join::Verbs { .. } => Ok(Box::new(super::verbs::connect(join, options)?)),
         _ => Err(ConnectError::Unavailable { kind: join.kind(), reason: "not built in".into() }),
     }
 }

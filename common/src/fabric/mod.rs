@@ -34,6 +34,8 @@ mod buffer;
 mod join;
 pub mod shm;
 pub mod tcp;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 use std::time::Duration;
 

@@ -22,6 +22,8 @@ pub mod rights;
 mod shm_bed;
 mod target_bed;
 mod tcp_bed;
+#[cfg(feature = "verbs")]
+mod verbs_bed;
 pub mod words;
 
 use sidestep_common::fabric::{ConnectError, Fabric, FabricKind, Rights, SessionId};
@@ -30,6 +32,8 @@ pub use driver::{DEADLINE, Driver, add, read_word, swap, write};
 pub use shm_bed::ShmBed;
 pub use target_bed::{TargetBed, conformance_mapping};
 pub use tcp_bed::TcpBed;
+#[cfg(feature = "verbs")]
+pub use verbs_bed::VerbsBed;
 
 /// Verbs in flight of a session, if a case doesn't care.
 pub const DEPTH: usize = 64;
@@ -108,12 +112,11 @@ pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// Expands to one test for each case of the suite. Takes an expression that makes a function from nothing to a
-/// [`Bed`](crate::conformance::Bed).
+/// Hands the list of all cases, by module, to another macro of this crate, behind that macro's own arguments.
 #[macro_export]
-macro_rules! conformance_tests {
-    ($start:expr) => {
-        $crate::conformance_tests! { @modules $start;
+macro_rules! conformance_cases {
+    ($then:ident! { $($arguments:tt)* }) => {
+        $crate::$then! { $($arguments)*;
             batches {
                 replies_come_in_the_order_of_the_verbs,
                 completions_come_in_the_order_posted,
@@ -166,6 +169,15 @@ macro_rules! conformance_tests {
             }
         }
     };
+}
+
+/// Expands to one test for each case of the suite. Takes an expression that makes a function from nothing to a
+/// [`Bed`](crate::conformance::Bed).
+#[macro_export]
+macro_rules! conformance_tests {
+    ($start:expr) => {
+        $crate::conformance_cases! { conformance_tests! { @modules $start } }
+    };
     (@modules $start:expr; $($module:ident { $($case:ident,)* })*) => {
         $(mod $module {
             #[allow(unused_imports)]
@@ -179,6 +191,23 @@ macro_rules! conformance_tests {
                 }
             )*
         })*
+    };
+}
+
+/// A case by name, for harnesses that list tests themselves.
+pub type NamedCase = (&'static str, fn(&dyn Bed));
+
+/// Expands to a vector of all cases as [`NamedCase`](crate::conformance::NamedCase)s.
+#[macro_export]
+macro_rules! conformance_list {
+    () => {
+        $crate::conformance_cases! { conformance_list! { @modules } }
+    };
+    (@modules; $($module:ident { $($case:ident,)* })*) => {
+        vec![$($((
+            concat!(stringify!($module), "::", stringify!($case)),
+            $crate::conformance::$module::$case as fn(&dyn $crate::conformance::Bed),
+        ),)*)*]
     };
 }
 

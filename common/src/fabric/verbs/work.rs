@@ -1,0 +1,161 @@
+//! A list of work requests, built and posted with one doorbell.
+//!
+//! Always true: requests point to each other and to their scatter entries only while [`WorkList::post`] runs, so
+//! growing the lists before leaves no pointer behind. Their numbers are consecutive.
+
+use std::ptr::null_mut;
+
+use rdma_sys::{
+    atomic_t, bind_mw_tso_union_t, ibv_post_send, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+    imm_data_invalidated_rkey_union_t, qp_type_t, rdma_t, tso_t, wr_t, xrc_t,
+};
+
+use super::error::VerbsError;
+use super::queue_pair::QueuePair;
+
+/// Where a verb goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remote {
+    /// Virtual address at the memory node.
+    pub(super) address: u64,
+    /// The region's key there.
+    pub(super) rkey: u32,
+}
+
+/// How far a list got.
+#[derive(Debug)]
+pub(super) struct PostFailure {
+    /// Requests that were taken before the one that was not.
+    pub(super) posted: usize,
+    /// Why.
+    pub(super) error: VerbsError,
+}
+
+struct Request {
+    raw: ibv_send_wr,
+    gather_count: usize,
+}
+
+/// See the module. Kept between posts, so that a steady state allocates nothing.
+#[derive(Default)]
+pub(super) struct WorkList {
+    requests: Vec<Request>,
+    gather: Vec<ibv_sge>,
+}
+
+// SAFETY: pointers in it are only valid, and only used, within `post`.
+unsafe impl Send for WorkList {}
+
+impl WorkList {
+    /// Forgets what is in it.
+    pub(super) fn clear(&mut self) {
+        self.requests.clear();
+        self.gather.clear();
+    }
+
+    /// A READ into that entry.
+    pub(super) fn read(&mut self, number: u64, remote: Remote, into: ibv_sge) {
+        self.push(number, ibv_wr_opcode::IBV_WR_RDMA_READ, rdma(remote), 0, &[into]);
+    }
+
+    /// A WRITE of registered bytes.
+    pub(super) fn write(&mut self, number: u64, remote: Remote, from: ibv_sge) {
+        self.push(number, ibv_wr_opcode::IBV_WR_RDMA_WRITE, rdma(remote), 0, &[from]);
+    }
+
+    /// A WRITE whose bytes travel inside the request; they are read while it is posted.
+    pub(super) fn write_inline(&mut self, number: u64, remote: Remote, from: &[&[u8]]) {
+        let entry = |piece: &&[u8]| ibv_sge {
+            addr: piece.as_ptr().addr() as u64,
+            length: piece.len() as u32,
+            lkey: 0,
+        };
+        let entries: smallvec::SmallVec<[ibv_sge; 3]> = from.iter().map(entry).collect();
+        let inline = ibv_send_flags::IBV_SEND_INLINE.0;
+        self.push(number, ibv_wr_opcode::IBV_WR_RDMA_WRITE, rdma(remote), inline, &entries);
+    }
+
+    /// A CAS whose result lands in that entry.
+    pub(super) fn compare_swap(&mut self, number: u64, remote: Remote, values: [u64; 2], old: ibv_sge) {
+        let [compare_add, swap] = values;
+        let atomic = atomic_t { remote_addr: remote.address, compare_add, swap, rkey: remote.rkey };
+        self.push(number, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, wr_t { atomic }, 0, &[old]);
+    }
+
+    /// A FAA whose result lands in that entry.
+    pub(super) fn fetch_add(&mut self, number: u64, remote: Remote, compare_add: u64, old: ibv_sge) {
+        let atomic = atomic_t { remote_addr: remote.address, compare_add, swap: 0, rkey: remote.rkey };
+        self.push(number, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, wr_t { atomic }, 0, &[old]);
+    }
+
+    /// Asks for a completion of the last one.
+    pub(super) fn signal_last(&mut self) {
+        if let Some(request) = self.requests.last_mut() {
+            request.raw.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        }
+    }
+
+    fn push(
+        &mut self,
+        wr_id: u64,
+        opcode: ibv_wr_opcode::Type,
+        wr: wr_t,
+        send_flags: u32,
+        gather: &[ibv_sge],
+    ) {
+        // A length of 0 means 2^31 bytes to some cards, so empty pieces are left out.
+        let before = self.gather.len();
+        self.gather.extend(gather.iter().filter(|entry| entry.length > 0));
+        let gather_count = self.gather.len() - before;
+        let raw = ibv_send_wr {
+            wr_id,
+            next: null_mut(),
+            sg_list: null_mut(),
+            num_sge: gather_count as i32,
+            opcode,
+            send_flags,
+            imm_data_invalidated_rkey_union: imm_data_invalidated_rkey_union_t { imm_data: 0 },
+            wr,
+            qp_type: qp_type_t { xrc: xrc_t { remote_srqn: 0 } },
+            bind_mw_tso_union: bind_mw_tso_union_t { tso: tso_t { hdr: null_mut(), hdr_sz: 0, mss: 0 } },
+        };
+        self.requests.push(Request { raw, gather_count });
+    }
+
+    /// Posts all of them with one doorbell.
+    ///
+    /// # Safety
+    /// All entries must name registered memory, or for inline ones readable memory, that is the card's until the
+    /// request is done. The queue pair must have room for all of them.
+    pub(super) unsafe fn post(&mut self, qp: &QueuePair) -> Result<(), PostFailure> {
+        if self.requests.is_empty() {
+            return Ok(());
+        }
+        let mut gather = self.gather.as_mut_ptr();
+        for request in &mut self.requests {
+            request.raw.sg_list = gather;
+            // SAFETY: counts add up to the list's length.
+            gather = unsafe { gather.add(request.gather_count) };
+        }
+        let mut next = null_mut();
+        for request in self.requests.iter_mut().rev() {
+            request.raw.next = next;
+            next = &raw mut request.raw;
+        }
+        let mut refused = null_mut();
+        // SAFETY: a live queue pair and a linked list; the caller promised the memory.
+        let status = unsafe { ibv_post_send(qp.raw(), next, &mut refused) };
+        if status == 0 {
+            return Ok(());
+        }
+        let posted =
+            self.requests.iter().position(|request| std::ptr::eq(&request.raw, refused)).unwrap_or(0);
+        // Drivers return the number, some of them negative.
+        let error = VerbsError::number("ibv_post_send", status.abs());
+        Err(PostFailure { posted, error })
+    }
+}
+
+fn rdma(remote: Remote) -> wr_t {
+    wr_t { rdma: rdma_t { remote_addr: remote.address, rkey: remote.rkey } }
+}
