@@ -1,0 +1,188 @@
+//! The region's first bytes: what must be there before the first client comes.
+//!
+//! Always true: the superblock is written last, so whoever finds one finds the directory and every bucket header
+//! too.
+
+use std::time::Instant;
+
+use sidestep_common::layout::{
+    AtomicityDomain, BUCKET_BYTES, BUCKETS_PER_SEGMENT, BucketHeader, DirectoryWord, Geometry, Offset,
+    Superblock, TICK_OFFSET,
+};
+use sidestep_common::memory::{AccessError, WordMemory};
+
+/// The generation of a region's first segments.
+const FIRST_GENERATION: u32 = 1;
+/// Fewer segments than this a thread are not worth the thread.
+const SEGMENTS_PER_THREAD_MIN: u64 = 1024;
+
+/// A region that is ready for clients.
+#[derive(Debug)]
+pub struct Region {
+    /// What it says of itself.
+    pub superblock: Superblock,
+    words: WordMemory,
+    created: Instant,
+}
+
+impl Region {
+    /// Makes fresh, zeroed memory a region: one segment for each directory entry. Bucket headers are written by
+    /// `threads` threads, since they touch one cache line in four of the index.
+    ///
+    /// # Errors
+    /// If the memory is shorter than the geometry.
+    ///
+    /// # Panics
+    /// If the operating system has no randomness to give: the hash seed must be secret.
+    pub fn format(
+        words: WordMemory,
+        geometry: Geometry,
+        domain: AtomicityDomain,
+        grace_ms: u64,
+        threads: usize,
+    ) -> Result<Self, AccessError> {
+        words.check(Offset(0), geometry.region_bytes)?;
+        write_headers(words, &geometry, threads)?;
+        for index in 0..geometry.directory_entries() {
+            let word = DirectoryWord {
+                segment: index as u32,
+                generation: FIRST_GENERATION,
+                depth: geometry.directory_bits,
+            };
+            words.store(geometry.directory_word_offset(index), word.to_bits())?;
+        }
+        let superblock = Superblock {
+            geometry,
+            // Zero would look like "none" in logs and answers.
+            incarnation: random_word().max(1),
+            hash_seed: random_word(),
+            domain,
+            grace_ms,
+        };
+        words.store(TICK_OFFSET, 0)?;
+        words.write(Offset(0), &superblock.encode())?;
+        Ok(Self { superblock, words, created: Instant::now() })
+    }
+
+    /// Advances the tick to the present. Only one thread does this, so that it never goes back.
+    pub fn advance_tick(&self) {
+        let tick_ms = self.created.elapsed().as_millis() as u64;
+        if let Err(error) = self.words.store(TICK_OFFSET, tick_ms) {
+            unreachable!("the tick word is in every region: {error}");
+        }
+    }
+}
+
+fn write_headers(words: WordMemory, geometry: &Geometry, threads: usize) -> Result<(), AccessError> {
+    let threads = (threads as u64).clamp(1, geometry.segment_count.div_ceil(SEGMENTS_PER_THREAD_MIN));
+    let share = geometry.segment_count.div_ceil(threads);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| {
+                let segments = thread * share..((thread + 1) * share).min(geometry.segment_count);
+                scope.spawn(move || {
+                    for segment in segments {
+                        write_segment(words, geometry, segment)?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        for worker in workers {
+            match worker.join() {
+                Ok(written) => written?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(())
+    })
+}
+
+fn write_segment(words: WordMemory, geometry: &Geometry, segment: u64) -> Result<(), AccessError> {
+    let header = BucketHeader {
+        depth: geometry.directory_bits,
+        prefix: segment as u32,
+        generation: FIRST_GENERATION,
+        sealed: false,
+    };
+    let start = geometry.segment_pool_offset.plus(segment * BUCKETS_PER_SEGMENT * BUCKET_BYTES);
+    for bucket in 0..BUCKETS_PER_SEGMENT {
+        words.store(start.plus(bucket * BUCKET_BYTES), header.to_bits())?;
+    }
+    Ok(())
+}
+
+fn random_word() -> u64 {
+    match getrandom::u64() {
+        Ok(word) => word,
+        Err(error) => panic!("no randomness from the operating system: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::NonNull;
+
+    use sidestep_common::hash::KeyHash;
+    use sidestep_common::layout::Bucket;
+
+    use super::*;
+
+    fn formatted(region_bytes: u64, threads: usize, check: impl FnOnce(&Region, WordMemory)) {
+        let mut memory = vec![0_u64; region_bytes as usize / 8];
+        let base = NonNull::new(memory.as_mut_ptr().cast()).unwrap();
+        // SAFETY: the vector outlives every use below.
+        let words = unsafe { WordMemory::new(base, region_bytes) };
+        let geometry = Geometry::for_region(region_bytes).unwrap();
+        let region = Region::format(words, geometry, AtomicityDomain::Cpu, 5000, threads).unwrap();
+        check(&region, words);
+    }
+
+    /// What a client does first: superblock, directory word, bucket; every key must find a bucket that serves it.
+    #[test]
+    fn every_key_finds_its_bucket() {
+        formatted(64 << 20, 4, |region, words| {
+            let mut bytes = [0; 4096];
+            words.read(Offset(0), &mut bytes).unwrap();
+            assert_eq!(Superblock::parse(&bytes), Ok(region.superblock));
+            let geometry = region.superblock.geometry;
+            for key in 0..20_000_u32 {
+                let hash = KeyHash::of(&key.to_le_bytes(), region.superblock.hash_seed);
+                let index = hash.directory_index(geometry.directory_bits);
+                let word = words.load(geometry.directory_word_offset(index)).unwrap();
+                let offset = geometry.bucket_offset(DirectoryWord::from_bits(word), hash).unwrap();
+                let mut bucket = [0; BUCKET_BYTES as usize];
+                words.read(offset, &mut bucket).unwrap();
+                let bucket = Bucket::parse(&bucket);
+                assert!(bucket.header.serves(hash), "{:?}", bucket.header);
+                assert!(bucket.slots.iter().all(|slot| slot.bits() == 0));
+            }
+        });
+    }
+
+    #[test]
+    fn the_block_pool_is_untouched_and_incarnations_differ() {
+        let mut incarnations = Vec::new();
+        for threads in [1, 3] {
+            formatted(4 << 20, threads, |region, words| {
+                let pool = region.superblock.geometry.block_pool_offset.0;
+                assert!((pool..4 << 20).step_by(8).all(|at| words.load(Offset(at)) == Ok(0)));
+                incarnations.push((region.superblock.incarnation, region.superblock.hash_seed));
+            });
+        }
+        assert_ne!(incarnations[0].0, incarnations[1].0);
+        assert_ne!(incarnations[0].1, incarnations[1].1);
+    }
+
+    #[test]
+    fn the_tick_advances() {
+        formatted(4 << 20, 1, |region, words| {
+            let deadline = Instant::now() + std::time::Duration::from_secs(5);
+            while words.load(TICK_OFFSET).unwrap() < 3 {
+                assert!(Instant::now() < deadline);
+                region.advance_tick();
+            }
+            assert!(words.load(TICK_OFFSET).unwrap() < 10_000);
+        });
+    }
+}
