@@ -1,0 +1,429 @@
+//! The control protocol, spoken by a client that speaks nothing else, against a server in this process.
+
+mod bed;
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use bed::{Control, Folder, config, eventually, hello, is_closed, join, read, start, tcp, try_join};
+use sidestep_common::fabric::{FabricKind, Join, Rights, SessionId};
+use sidestep_common::layout::{
+    AtomicityDomain, CHUNK_BYTES, Offset, SizeClass, Superblock, TICK_OFFSET, VALUE_BYTES_MAX,
+};
+use sidestep_common::wire::{
+    ChunkGrant, ChunkPurpose, ChunkTail, Hello, Preamble, RefusalCode, Request, Response, write_frame,
+};
+use sidestep_server::config::{ByteSize, Secret, Transport};
+use sidestep_server::node::End;
+use sidestep_server::{Config, Running};
+
+fn connected(server: &Running) -> Control {
+    Control::tcp(server.control())
+}
+
+fn chunks(class: u8, count: u16) -> Request {
+    Request::Chunks { class, count, purpose: ChunkPurpose::General }
+}
+
+fn granted(control: &mut Control, class: u8, count: u16) -> Vec<ChunkGrant> {
+    match control.ask(&chunks(class, count)) {
+        Response::Chunks(granted) => granted,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn class(bytes: u64) -> u8 {
+    SizeClass::holding(bytes).unwrap().index()
+}
+
+/// A welcome has everything to reach the region with: the superblock read through the data path is the one of the
+/// welcome, and the tick runs.
+#[test]
+fn a_session_reaches_the_region_over_tcp() {
+    let server = start(config(Transport::Tcp));
+    let mut control = connected(&server);
+    let welcome = control.hello(hello(&[FabricKind::Verbs, FabricKind::Shm, FabricKind::Tcp]));
+    assert_eq!(welcome.value_bytes_max as usize, VALUE_BYTES_MAX);
+    assert_eq!(welcome.admin, server.admin().map(|admin| admin.to_string()));
+    let superblock = Superblock::parse(&welcome.superblock).unwrap();
+    assert_eq!(superblock.domain, AtomicityDomain::Cpu);
+    assert_ne!(superblock.incarnation, 0);
+    assert!(matches!(welcome.join, Join::Tcp { port, .. } if port == server.control().port()));
+    let mut fabric = join(&welcome, &welcome.join);
+    let bytes = read(&mut *fabric, Offset(0), 4096).unwrap();
+    assert_eq!(Superblock::parse(&bytes), Ok(superblock));
+    let mut tick = || read(&mut *fabric, TICK_OFFSET, 8).unwrap();
+    let first = tick();
+    eventually("the tick runs", || tick() != first);
+    let Response::Statistics(statistics) = control.ask(&Request::Statistics) else { panic!() };
+    assert_eq!((statistics.session_count, statistics.incarnation), (1, superblock.incarnation));
+    assert!(statistics.cpu_user_us + statistics.cpu_system_us > 0);
+    assert_eq!(control.ask(&Request::Goodbye), Response::Goodbye);
+    assert!(control.is_closed());
+    assert_eq!(read(&mut *fabric, Offset(0), 8), None, "the data path ends with its session");
+    assert_eq!(server.statistics().session_count, 0);
+}
+
+/// Over the Unix socket, and from the TCP port to the same region: one region, two fabrics.
+#[test]
+fn shm_and_tcp_serve_one_region() {
+    let folder = Folder::new("one-region");
+    let socket = Some(folder.0.join("s.sock"));
+    let server = start(Config { socket, ..config(Transport::Auto) });
+    let mut control = Control::unix(server.socket().unwrap());
+    let welcome = control.hello(hello(&[FabricKind::Shm, FabricKind::Tcp]));
+    assert!(matches!(welcome.join, Join::Shm { .. }));
+    let mut mapped = join(&welcome, &welcome.join);
+    let mut over_tcp = connected(&server);
+    let other = over_tcp.hello(hello(&[FabricKind::Tcp]));
+    let mut framed = join(&other, &other.join);
+    assert_eq!(other.superblock, welcome.superblock);
+    let directory = Superblock::parse(&welcome.superblock).unwrap().geometry.directory_offset;
+    let words = read(&mut *mapped, directory, 256).unwrap();
+    assert_eq!(read(&mut *framed, directory, 256).unwrap(), words);
+    assert!(words.iter().any(|byte| *byte != 0));
+    // A client at the socket has no address to follow, so it is given one.
+    let mut third = Control::unix(server.socket().unwrap());
+    let third = third.hello(hello(&[FabricKind::Tcp]));
+    assert!(matches!(third.join, Join::Tcp { host: Some(host), .. } if host == "127.0.0.1"));
+}
+
+/// A client on another host must not be sent to a socket that it can't reach; it is told what is served.
+#[test]
+fn shm_is_for_the_same_host() {
+    let folder = Folder::new("same-host");
+    let socket = Some(folder.0.join("s.sock"));
+    let server = start(Config { socket, ..config(Transport::Shm) });
+    let elsewhere = Hello { boot_id: "another".into(), ..hello(&[FabricKind::Shm, FabricKind::Tcp]) };
+    let refusal = connected(&server).refused(&Request::Hello(elsewhere));
+    assert_eq!(refusal.code, RefusalCode::Fabric);
+    assert!(refusal.message.contains("serves shm") && refusal.message.contains("host"), "{refusal}");
+    let refusal = connected(&server).refused(&Request::Hello(hello(&[FabricKind::Verbs])));
+    assert!(refusal.message.contains("takes verbs"), "{refusal}");
+    let refusal = connected(&server).refused(&Request::Hello(hello(&[])));
+    assert_eq!(refusal.code, RefusalCode::Invalid);
+}
+
+/// Another version is told ours, whatever it sends behind; then the connection ends.
+#[test]
+fn another_version_is_told_ours() {
+    let server = start(config(Transport::Tcp));
+    let mut stream = tcp(server.control());
+    stream.write_all(b"SDSTEPC\x63 and much that only version 99 understands").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(Preamble::parse(answer.try_into().unwrap()).unwrap().encode()[..6], *b"SDSTEP");
+}
+
+/// Browsers, port scanners and random bytes: closed without a word, and others are served.
+#[test]
+fn other_protocols_are_turned_away() {
+    let server = start(config(Transport::Tcp));
+    let mut random = vec![0; 1 << 20];
+    getrandom::fill(&mut random).unwrap();
+    for bytes in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"SSH-2.0-OpenSSH_9.2\r\n", &random] {
+        let mut stream = tcp(server.control());
+        let _ = stream.write_all(bytes);
+        assert!(is_closed(&mut stream));
+    }
+    // Frames that lie about their length, in place of a hello and behind one.
+    for length in [0, 64 * 1024 + 1, 1 << 31, u32::MAX] {
+        let mut control = connected(&server);
+        control.stream.write_all(&length.to_le_bytes()).unwrap();
+        assert!(control.is_closed(), "{length}");
+        let mut control = connected(&server);
+        control.hello(hello(&[FabricKind::Tcp]));
+        control.stream.write_all(&length.to_le_bytes()).unwrap();
+        assert!(control.is_closed(), "{length}");
+    }
+    let mut control = connected(&server);
+    let welcome = control.hello(hello(&[FabricKind::Tcp]));
+    assert!(read(&mut *join(&welcome, &welcome.join), Offset(0), 8).is_some());
+    eventually("sessions of lost connections end", || server.statistics().session_count == 1);
+}
+
+/// Connections that say nothing, or not enough, are closed when their time is over; meanwhile they keep nobody
+/// else out for longer than that, however many they are.
+#[test]
+fn half_open_connections_end() {
+    let server = start(Config { handshake_ms: 300, ..config(Transport::Tcp) });
+    let before = Instant::now();
+    // One that stops within its preamble, one that was greeted and says no hello, many that say nothing.
+    let mut cut = tcp(server.control());
+    cut.write_all(b"SDS").unwrap();
+    let greeted = connected(&server);
+    let mut silent: Vec<_> = (0..400).map(|_| tcp(server.control())).collect();
+    let mut control = connected(&server);
+    control.hello(hello(&[FabricKind::Tcp]));
+    assert!(before.elapsed() < Duration::from_secs(10));
+    for mut stream in silent.drain(..).chain([cut]) {
+        assert!(is_closed(&mut stream));
+    }
+    let Control { mut stream } = greeted;
+    assert!(is_closed(&mut stream));
+    assert!(matches!(control.ask(&Request::Heartbeat { epoch: 0 }), Response::Refused(_)));
+    assert!(matches!(control.ask(&Request::Statistics), Response::Statistics(_)), "it goes on");
+}
+
+#[test]
+fn the_first_message_is_a_hello_and_the_only_one() {
+    let server = start(config(Transport::Tcp));
+    let mut control = connected(&server);
+    assert_eq!(control.refused(&Request::Statistics).code, RefusalCode::Invalid);
+    assert!(control.is_closed());
+    let mut control = connected(&server);
+    control.hello(hello(&[FabricKind::Tcp]));
+    assert_eq!(control.refused(&Request::Hello(hello(&[FabricKind::Tcp]))).code, RefusalCode::Invalid);
+    let refusal = control.refused(&Request::Heartbeat { epoch: 1000 });
+    assert!(refusal.message.contains("1000"), "{refusal}");
+    assert_eq!(
+        control.ask(&Request::Heartbeat { epoch: 1 }),
+        Response::Heartbeat { epoch: 1, draining: false }
+    );
+}
+
+#[test]
+fn tokens_keep_strangers_out() {
+    let server = start(Config { token: Some(Secret::new("s3cret")), ..config(Transport::Tcp) });
+    for token in [None, Some(""), Some("s3cre"), Some("s3cret!")] {
+        let stranger = Hello { token: token.map(Into::into), ..hello(&[FabricKind::Tcp]) };
+        let refusal = connected(&server).refused(&Request::Hello(stranger));
+        assert_eq!(refusal.code, RefusalCode::Credentials, "{token:?}");
+        assert!(!refusal.message.contains("s3cret"));
+    }
+    let friend = Hello { token: Some("s3cret".into()), ..hello(&[FabricKind::Tcp]) };
+    connected(&server).hello(friend);
+}
+
+#[test]
+fn sessions_have_a_limit_that_ended_ones_do_not_count_for() {
+    let server = start(Config { max_sessions: 2, ..config(Transport::Tcp) });
+    let mut first = connected(&server);
+    first.hello(hello(&[FabricKind::Tcp]));
+    let mut second = connected(&server);
+    second.hello(hello(&[FabricKind::Tcp]));
+    let refusal = connected(&server).refused(&Request::Hello(hello(&[FabricKind::Tcp])));
+    assert_eq!(refusal.code, RefusalCode::SessionLimit);
+    assert!(refusal.message.contains('2'), "{refusal}");
+    first.ask(&Request::Goodbye);
+    connected(&server).hello(hello(&[FabricKind::Tcp]));
+    drop(second);
+    eventually("the closed connection's session ends", || {
+        matches!(connected(&server).ask(&Request::Hello(hello(&[FabricKind::Tcp]))), Response::Welcome(_))
+    });
+}
+
+/// A client that stops to send heartbeats is fenced though its connections are open: its verbs fail, it is told so
+/// at its next word, and nobody fences it twice.
+#[test]
+fn a_lease_runs_out_once() {
+    let server = start(Config { lease_ms: 300, ..config(Transport::Tcp) });
+    let mut quiet = connected(&server);
+    let welcome = quiet.hello(hello(&[FabricKind::Tcp]));
+    let mut fabric = join(&welcome, &welcome.join);
+    assert!(read(&mut *fabric, Offset(0), 8).is_some());
+    let mut busy = connected(&server);
+    let busy_welcome = busy.hello(hello(&[FabricKind::Tcp]));
+    let mut busy_fabric = join(&busy_welcome, &busy_welcome.join);
+    eventually("the quiet session is fenced", || {
+        assert_eq!(
+            busy.ask(&Request::Heartbeat { epoch: 1 }),
+            Response::Heartbeat { epoch: 1, draining: false }
+        );
+        server.statistics().sessions_fenced_total == 1
+    });
+    assert_eq!(read(&mut *fabric, Offset(0), 8), None);
+    if let Some(answer) = quiet.try_ask(&Request::Heartbeat { epoch: 1 }) {
+        assert!(
+            matches!(&answer, Response::Refused(refusal) if refusal.code == RefusalCode::Fenced),
+            "{answer:?}"
+        );
+    }
+    assert!(quiet.is_closed());
+    let node = server.node();
+    node.end_session(welcome.session, End::Disconnected);
+    node.end_session(welcome.session, End::LeaseExpired);
+    node.end_session(SessionId(77), End::Shutdown);
+    let statistics = server.statistics();
+    assert_eq!((statistics.sessions_fenced_total, statistics.session_count), (1, 1));
+    busy.ask(&Request::Heartbeat { epoch: 1 });
+    assert!(read(&mut *busy_fabric, Offset(0), 8).is_some(), "others go on");
+}
+
+/// A client dies: its session is over when its control connection is, long before the lease.
+#[test]
+fn a_lost_connection_ends_its_session() {
+    let server = start(config(Transport::Tcp));
+    let mut control = connected(&server);
+    let welcome = control.hello(hello(&[FabricKind::Tcp]));
+    let mut fabric = join(&welcome, &welcome.join);
+    let before = granted(&mut control, class(64), 2);
+    drop(control);
+    eventually("the session is fenced", || server.statistics().sessions_fenced_total == 1);
+    assert_eq!(read(&mut *fabric, Offset(0), 8), None);
+    // What it used is not known, so its chunks are nobody else's.
+    let mut next = connected(&server);
+    next.hello(hello(&[FabricKind::Tcp]));
+    let after = granted(&mut next, class(64), 2);
+    assert!(after.iter().all(|chunk| before.iter().all(|old| old.offset != chunk.offset)), "{after:?}");
+}
+
+#[test]
+fn unused_ends_of_chunks_go_to_the_next_session() {
+    let server = start(config(Transport::Tcp));
+    let mut first = connected(&server);
+    first.hello(hello(&[FabricKind::Tcp]));
+    let chunk = granted(&mut first, class(300), 1)[0];
+    assert_eq!((chunk.first_index, chunk.version), (0, 1));
+    for lie in [
+        ChunkTail { offset: chunk.offset + CHUNK_BYTES, first_index: 0 },
+        ChunkTail { offset: chunk.offset, first_index: chunk.block_count + 1 },
+    ] {
+        assert_eq!(first.refused(&Request::ReturnChunks(vec![lie])).code, RefusalCode::Invalid);
+    }
+    let tail = ChunkTail { offset: chunk.offset, first_index: 5 };
+    assert_eq!(first.ask(&Request::ReturnChunks(vec![tail])), Response::ChunksReturned);
+    assert_eq!(first.ask(&Request::Goodbye), Response::Goodbye);
+    let mut second = connected(&server);
+    second.hello(hello(&[FabricKind::Tcp]));
+    assert_eq!(granted(&mut second, class(300), 1)[0], ChunkGrant { first_index: 5, ..chunk });
+}
+
+#[test]
+fn memory_runs_out_with_a_number() {
+    let quota = Some(ByteSize::mebibytes(2));
+    let server =
+        start(Config { chunk_quota: quota, memory: ByteSize::mebibytes(8), ..config(Transport::Tcp) });
+    let mut control = connected(&server);
+    control.hello(hello(&[FabricKind::Tcp]));
+    assert_eq!(granted(&mut control, class(64), 60).len(), 2);
+    let refusal = control.refused(&chunks(class(64), 1));
+    assert_eq!(refusal.code, RefusalCode::Quota);
+    assert!(refusal.message.contains("2097152"), "{refusal}");
+    let mut others = Vec::new();
+    let refusal = loop {
+        let mut other = connected(&server);
+        other.hello(hello(&[FabricKind::Tcp]));
+        match other.ask(&chunks(class(64), 2)) {
+            Response::Chunks(_) => others.push(other),
+            Response::Refused(refusal) => break refusal,
+            answer => panic!("{answer:?}"),
+        }
+        assert!(others.len() < 8);
+    };
+    assert_eq!(refusal.code, RefusalCode::OutOfMemory);
+    assert!(refusal.message.contains("1048576") && refusal.message.contains("free"), "{refusal}");
+    // Deletes still work.
+    let mut other = connected(&server);
+    other.hello(hello(&[FabricKind::Tcp]));
+    let delete = Request::Chunks { class: class(64), count: 1, purpose: ChunkPurpose::Delete };
+    assert!(matches!(other.ask(&delete), Response::Chunks(_)));
+}
+
+#[test]
+fn readers_get_no_block_memory() {
+    let server = start(config(Transport::Tcp));
+    let mut control = connected(&server);
+    control.hello(Hello { rights: Rights::ReadOnly, ..hello(&[FabricKind::Tcp]) });
+    assert_eq!(control.refused(&chunks(class(64), 1)).code, RefusalCode::Invalid);
+}
+
+/// After a lost completion: the old data path is dead for good, the session and its chunks live on a new one.
+#[test]
+fn a_session_joins_anew() {
+    let folder = Folder::new("rejoin");
+    let socket = Some(folder.0.join("s.sock"));
+    let server = start(Config { socket, ..config(Transport::Auto) });
+    for kind in [FabricKind::Tcp, FabricKind::Shm] {
+        let mut control = connected(&server);
+        let welcome = control.hello(hello(&[kind]));
+        let mut old = join(&welcome, &welcome.join);
+        let chunk = granted(&mut control, class(64), 1)[0];
+        if kind == FabricKind::Shm {
+            // Nobody takes a mapping away from a living process.
+            assert_eq!(control.refused(&Request::Rejoin).code, RefusalCode::Invalid);
+            drop(old);
+        }
+        let Response::Rejoined(again) = control.ask(&Request::Rejoin) else { panic!() };
+        if kind == FabricKind::Tcp {
+            old = join(&welcome, &again);
+            assert!(read(&mut *old, Offset(0), 8).is_some());
+        } else {
+            let mut new = join(&welcome, &again);
+            assert!(read(&mut *new, Offset(0), 8).is_some());
+        }
+        let tail = ChunkTail { offset: chunk.offset, first_index: 1 };
+        assert_eq!(control.ask(&Request::ReturnChunks(vec![tail])), Response::ChunksReturned);
+    }
+}
+
+/// The first join's ticket opens nothing after the session has joined anew.
+#[test]
+fn an_old_ticket_is_void() {
+    let server = start(config(Transport::Tcp));
+    let mut control = connected(&server);
+    let welcome = control.hello(hello(&[FabricKind::Tcp]));
+    let Response::Rejoined(again) = control.ask(&Request::Rejoin) else { panic!() };
+    assert!(try_join(&welcome, &welcome.join).is_err(), "the first ticket still works");
+    assert!(read(&mut *join(&welcome, &again), Offset(0), 8).is_some());
+}
+
+/// Shutting down: who is there is told, who comes is refused, and who leaves lets the server end at once.
+#[test]
+fn draining_lets_sessions_leave() {
+    let server = start(Config { drain_ms: 60_000, ..config(Transport::Tcp) });
+    let (address, admin) = (server.control(), server.admin().unwrap());
+    let mut staying = Control::tcp(address);
+    staying.hello(hello(&[FabricKind::Tcp]));
+    assert_eq!(bed::http(admin, "/readyz").0, 200);
+    let stopping = std::thread::spawn(move || server.shutdown());
+    eventually("the server says that it drains", || {
+        staying.ask(&Request::Heartbeat { epoch: 1 }) == Response::Heartbeat { epoch: 1, draining: true }
+    });
+    assert_eq!(bed::http(admin, "/readyz"), (503, "draining\n".into()));
+    assert_eq!(bed::http(admin, "/healthz").0, 200);
+    let refusal = Control::tcp(address).refused(&Request::Hello(hello(&[FabricKind::Tcp])));
+    assert_eq!(refusal.code, RefusalCode::Draining);
+    assert_eq!(staying.ask(&Request::Goodbye), Response::Goodbye);
+    assert_eq!(stopping.join().unwrap(), 0, "nobody had to be fenced");
+    assert!(std::net::TcpStream::connect(address).is_err(), "nobody listens any more");
+}
+
+/// Those who don't leave are fenced when their time is over.
+#[test]
+fn shutting_down_ends_who_stays() {
+    let server = start(config(Transport::Tcp));
+    let mut staying = connected(&server);
+    let welcome = staying.hello(hello(&[FabricKind::Tcp]));
+    let mut fabric = join(&welcome, &welcome.join);
+    assert_eq!(server.shutdown(), 1);
+    assert_eq!(read(&mut *fabric, Offset(0), 8), None);
+    assert!(write_frame(&mut staying.stream, &Request::Statistics).is_err() || staying.is_closed());
+}
+
+#[test]
+fn the_admin_endpoint_answers() {
+    let server = start(config(Transport::Tcp));
+    let admin = server.admin().unwrap();
+    let mut control = connected(&server);
+    let welcome = control.hello(hello(&[FabricKind::Tcp]));
+    let mut fabric = join(&welcome, &welcome.join);
+    assert!(read(&mut *fabric, Offset(0), 8).is_some());
+    let (status, metrics) = bed::http(admin, "/metrics");
+    assert_eq!(status, 200);
+    for line in ["sidestep_sessions 1", "sidestep_connections{fabric=\"tcp\"} 1", "sidestep_ready 1"] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+    }
+    for name in ["process_cpu_seconds_total", "sidestep_cpu_user_seconds_total", "sidestep_tcp_verbs_total"] {
+        let sample = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        assert!(sample.trim().parse::<f64>().is_ok(), "{name} {sample}");
+    }
+    let (status, version) = bed::http(admin, "/version");
+    assert_eq!(status, 200);
+    let body = version.lines().find(|line| line.starts_with('{')).unwrap();
+    let version: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(version["endpoint"], server.endpoint());
+    assert_eq!(version["protocol"], 1);
+    assert_eq!(version["fabrics"].as_array().unwrap().len(), 3);
+    assert_eq!(bed::http(admin, "/nothing").0, 404);
+}
