@@ -305,3 +305,54 @@ fn json_logs_are_json() {
         log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect();
     assert!(events.iter().any(|event| event["message"] == "ready" && event["endpoint"].is_string()), "{log}");
 }
+
+/// The unit in `deploy/` is one that systemd accepts, and the file beside it is a configuration.
+#[test]
+fn what_is_deployed_is_good() {
+    let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    let (code, _, error) =
+        output(kvserver().arg("--check-config").arg("--config").arg(deploy.join("kvserver.toml")));
+    assert_eq!(code, 0, "{error}");
+    if Command::new("systemd-analyze").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("skipped: there is no systemd-analyze here");
+        return;
+    }
+    let folder = Folder::new("unit");
+    let unit = std::fs::read_to_string(deploy.join("kvserver.service")).unwrap();
+    let path = folder.0.join("kvserver.service");
+    // Where it is installed there is nothing yet, and systemd wants to find the program.
+    std::fs::write(&path, unit.replace("/usr/bin/kvserver", env!("CARGO_BIN_EXE_kvserver"))).unwrap();
+    let (code, said, complained) = output(Command::new("systemd-analyze").arg("verify").arg(&path));
+    assert_eq!((code, said.as_str(), complained.as_str()), (0, "", ""));
+}
+
+/// Every line that the example file shows as a default is the default.
+#[test]
+fn the_example_file_shows_the_defaults() {
+    let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    let example = std::fs::read_to_string(deploy.join("kvserver.toml")).unwrap();
+    let (_, defaults, _) = output(kvserver().arg("--print-config"));
+    let mut shown = 0;
+    for setting in [
+        "hugepages",
+        "transport",
+        "admin-listen",
+        "lease-ms",
+        "grace-ms",
+        "handshake-ms",
+        "drain-ms",
+        "max-sessions",
+        "max-value",
+        "log-format",
+        "log-level",
+        "listen",
+        "memory",
+    ] {
+        let example = example.lines().map(|line| line.trim_start_matches("# "));
+        let example = example.filter(|line| line.starts_with(&format!("{setting} = "))).next_back();
+        let default = line(&defaults, setting).split(" #").next().unwrap().trim_end();
+        assert_eq!(example, Some(default));
+        shown += 1;
+    }
+    assert_eq!(shown, 13);
+}
