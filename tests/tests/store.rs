@@ -220,7 +220,7 @@ fn readers_see_whole_values_of_their_key_only(node: &Node) {
     }
     let writing = AtomicU64::new(2);
     std::thread::scope(|scope| {
-        for writer in 0..2 {
+        for writer in 0..2_u64 {
             let (client, writing) = (client.clone(), &writing);
             scope.spawn(move || {
                 for round in 1..=rounds {
