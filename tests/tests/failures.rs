@@ -52,7 +52,7 @@ fn a_stopped_server_costs_a_call_its_deadline_and_no_more(fabric: FabricKind) {
     let server = Process::kvserver(fabric, 0, &["-m", "64M"]);
     let client = server.client(LONG);
     client.put(b"k", b"v").unwrap();
-    server.signal(Signal::STOP);
+    server.stop();
     let began = Instant::now();
     let result = client.with_timeout(SHORT).get(b"k");
     let took = began.elapsed();

@@ -199,7 +199,11 @@ pub fn connect(join: &Join, options: &ConnectOptions) -> Result<Box<dyn Fabric>,
         }
         #[cfg(feature = "verbs")]
         Join::Verbs { .. } => Ok(Box::new(super::verbs::connect(join, options)?)),
-        _ => Err(ConnectError::Unavailable { kind: join.kind(), reason: "not built in".into() }),
+        #[cfg(not(feature = "verbs"))]
+        Join::Verbs { .. } => Err(ConnectError::Unavailable {
+            kind: FabricKind::Verbs,
+            reason: "this build has no RDMA (cargo feature `verbs`)".into(),
+        }),
     }
 }
 

@@ -133,21 +133,36 @@ impl Process {
         self.child.wait().expect("it ends").code()
     }
 
-    /// CPU time so far, user and kernel, of all its threads.
+    /// Stops it with SIGSTOP, and waits until none of its threads runs any more.
+    ///
+    /// # Panics
+    /// If it is gone.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        until("every thread has stopped", || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("its threads");
+            tasks.into_iter().all(|task| {
+                let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+                // The state comes behind the name, which is in brackets and may hold anything.
+                stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
+            })
+        });
+    }
+
+    /// CPU time so far, user and kernel, of all its threads, those that have ended too.
     ///
     /// # Panics
     /// If the kernel doesn't tell.
     pub fn cpu(&self) -> Duration {
-        let mut total = Duration::ZERO;
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("its threads");
-        for task in tasks {
-            // First number: nanoseconds on a processor. Far finer than the clock ticks of `stat`.
-            let text = std::fs::read_to_string(task.expect("a thread").path().join("schedstat"));
-            let nanoseconds =
-                text.ok().and_then(|text| text.split(' ').next().and_then(|word| word.parse().ok()));
-            total += Duration::from_nanos(nanoseconds.unwrap_or(0));
-        }
-        total
+        let mut clock = 0;
+        // SAFETY: the pointer is to a valid clock id that outlives the call.
+        let result = unsafe { libc::clock_getcpuclockid(self.child.id() as libc::pid_t, &raw mut clock) };
+        assert_eq!(result, 0, "no CPU clock of the process");
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the pointer is to a valid timespec that outlives the call.
+        let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+        assert_eq!(result, 0, "the process's CPU clock can't be read");
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     }
 }
 
