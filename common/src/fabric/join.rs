@@ -199,7 +199,11 @@ pub fn connect(join: &Join, options: &ConnectOptions) -> Result<Box<dyn Fabric>,
         }
         #[cfg(feature = "verbs")]
         Join::Verbs { .. } => Ok(Box::new(super::verbs::connect(join, options)?)),
-        _ => Err(ConnectError::Unavailable { kind: join.kind(), reason: "not built in".into() }),
+        #[cfg(not(feature = "verbs"))]
+        Join::Verbs { .. } => {
+            let reason = "this program was built without the feature `verbs`".into();
+            Err(ConnectError::Unavailable { kind: join.kind(), reason })
+        }
     }
 }
 
