@@ -3,9 +3,8 @@
 //! Always true: one thread advances the tick, and nothing that may block runs on it, so the tick is late by its
 //! period at the most. It wakes ten times a second and else costs nothing.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,8 +20,30 @@ const TICKS_PER_RETRY: u32 = 10;
 /// The housekeeping thread; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Housekeeping {
-    stop: Option<SyncSender<()>>,
+    stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Tells the thread to end. A condition variable, because a channel spins before it sleeps, which is most of what an
+/// idle server would cost.
+#[derive(Debug, Default)]
+struct Stop {
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Stop {
+    /// Sleeps for `period`; returns whether to go on.
+    fn sleep(&self, period: Duration) -> bool {
+        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let slept = self.changed.wait_timeout_while(stopped, period, |stopped| !*stopped);
+        !*slept.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn now(&self) {
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
 }
 
 impl Housekeeping {
@@ -31,11 +52,12 @@ impl Housekeeping {
     /// # Errors
     /// If there can be no more threads.
     pub fn start(node: Arc<Node>, runtime: Handle) -> std::io::Result<Self> {
-        let (stop, stopped) = sync_channel::<()>(0);
+        let stop = Arc::new(Stop::default());
+        let told = Arc::clone(&stop);
         let busy = Arc::new(AtomicBool::new(false));
         let mut ticks = 0_u32;
         let thread = std::thread::Builder::new().name("housekeeping".into()).spawn(move || {
-            while stopped.recv_timeout(TICK_PERIOD) == Err(RecvTimeoutError::Timeout) {
+            while told.sleep(TICK_PERIOD) {
                 let Some(serving) = node.serving() else { continue };
                 serving.region.advance_tick();
                 ticks = ticks.wrapping_add(1);
@@ -55,13 +77,13 @@ impl Housekeeping {
                 }
             }
         })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { stop, thread: Some(thread) })
     }
 }
 
 impl Drop for Housekeeping {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        self.stop.now();
         if let Some(thread) = self.thread.take() {
             // A panic there was reported when it happened.
             let _ = thread.join();

@@ -8,6 +8,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use sidestep_common::fabric::FabricKind;
@@ -20,7 +21,7 @@ use tokio::sync::Semaphore;
 use crate::admin::serve as serve_admin;
 use crate::config::{AdminListen, Config, ConfigError, HugePageChoice, Transport};
 use crate::control::socket::{self, SocketError, SocketFile};
-use crate::control::{self, HANDSHAKES_MAX};
+use crate::control::{self, HANDSHAKES_MAX, Listener};
 use crate::endpoint::{EndpointError, endpoint};
 use crate::housekeeping::Housekeeping;
 use crate::node::{Node, Serving, State};
@@ -75,6 +76,9 @@ pub enum StartError {
     Threads(io::Error),
 }
 
+/// What still runs after everything was told to end is left behind after this long.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Starts servers.
 #[derive(Debug)]
 pub struct Server;
@@ -85,6 +89,8 @@ pub struct Running {
     node: Arc<Node>,
     socket: Option<SocketFile>,
     housekeeping: Option<Housekeeping>,
+    /// Ends when no acceptor is left.
+    acceptors_done: Option<Receiver<()>>,
     runtime: Option<Runtime>,
 }
 
@@ -107,8 +113,13 @@ impl Server {
         let runtime = runtime().map_err(StartError::Threads)?;
         let node = Arc::new(Node::new(config, endpoint, control_address, admin_address));
         // From here on `running` ends whatever has started.
-        let mut running =
-            Running { node: Arc::clone(&node), socket: None, housekeeping: None, runtime: Some(runtime) };
+        let mut running = Running {
+            node: Arc::clone(&node),
+            socket: None,
+            housekeeping: None,
+            acceptors_done: None,
+            runtime: Some(runtime),
+        };
         let handle = running.handle();
         if let Some(listener) = admin {
             let listener = in_runtime(&handle, || tokio::net::TcpListener::from_std(listener))?;
@@ -118,12 +129,17 @@ impl Server {
         running.housekeeping =
             Some(Housekeeping::start(Arc::clone(&node), handle.clone()).map_err(StartError::Threads)?);
         let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-        let listener = in_runtime(&handle, || tokio::net::TcpListener::from_std(control))?;
-        handle.spawn(control::accept_tcp(Arc::clone(&node), listener, Arc::clone(&handshakes)));
-        if let Some(listener) = unix {
-            let listener = in_runtime(&handle, || tokio::net::UnixListener::from_std(listener))?;
-            handle.spawn(control::accept_unix(node, listener, handshakes));
+        let mut listeners =
+            vec![Listener::Tcp(in_runtime(&handle, || tokio::net::TcpListener::from_std(control))?)];
+        if let Some(unix) = unix {
+            listeners.push(Listener::Unix(in_runtime(&handle, || tokio::net::UnixListener::from_std(unix))?));
         }
+        let (done, acceptors_done) = channel();
+        for listener in listeners {
+            let (node, handshakes) = (Arc::clone(&node), Arc::clone(&handshakes));
+            handle.spawn(control::accept(node, listener, handshakes, done.clone()));
+        }
+        running.acceptors_done = Some(acceptors_done);
         Ok(running)
     }
 }
@@ -241,9 +257,12 @@ impl Running {
         self.node.end_all();
         self.node.advance_state(State::Stopped);
         self.housekeeping = None;
+        if let Some(acceptors_done) = self.acceptors_done.take() {
+            // They end by themselves; the limit is for a runtime that is stuck.
+            let _ = acceptors_done.recv_timeout(STOP_PATIENCE);
+        }
         if let Some(runtime) = self.runtime.take() {
-            // Time for the last answers to go out.
-            runtime.shutdown_timeout(Duration::from_millis(500));
+            runtime.shutdown_timeout(STOP_PATIENCE);
         }
         self.socket = None;
     }

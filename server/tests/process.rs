@@ -348,8 +348,8 @@ fn the_example_file_shows_the_defaults() {
         "listen",
         "memory",
     ] {
-        let example = example.lines().map(|line| line.trim_start_matches("# "));
-        let example = example.filter(|line| line.starts_with(&format!("{setting} = "))).next_back();
+        let mut example = example.lines().map(|line| line.trim_start_matches("# "));
+        let example = example.rfind(|line| line.starts_with(&format!("{setting} = ")));
         let default = line(&defaults, setting).split(" #").next().unwrap().trim_end();
         assert_eq!(example, Some(default));
         shown += 1;

@@ -200,10 +200,10 @@ pub fn connect(join: &Join, options: &ConnectOptions) -> Result<Box<dyn Fabric>,
         #[cfg(feature = "verbs")]
         Join::Verbs { .. } => Ok(Box::new(super::verbs::connect(join, options)?)),
         #[cfg(not(feature = "verbs"))]
-        Join::Verbs { .. } => Err(ConnectError::Unavailable {
-            kind: FabricKind::Verbs,
-            reason: "this build has no RDMA (cargo feature `verbs`)".into(),
-        }),
+        Join::Verbs { .. } => {
+            let reason = "this program was built without the feature `verbs`".into();
+            Err(ConnectError::Unavailable { kind: join.kind(), reason })
+        }
     }
 }
 

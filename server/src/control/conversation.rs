@@ -45,6 +45,8 @@ pub(super) async fn hold<S: AsyncRead + AsyncWrite + Unpin + Send>(
             let _ = timeout(LAST_WORDS, frames.send(&Response::Goodbye)).await;
             part(frames).await
         }
+        // Everything is over; nobody is waited for.
+        Ok(()) if end == End::Shutdown => Ok(()),
         Ok(()) => part(frames).await,
         Err(error) => {
             tracing::info!(session = talk.session.0, %peer, %error, "control connection lost");
@@ -83,7 +85,7 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
     match admitted {
         Ok(Ok((session, welcome))) => {
             let ended = node.serving().and_then(|serving| serving.sessions().ended(session));
-            let ended = ended.unwrap_or_default();
+            let ended = ended.unwrap_or_else(already_ended);
             let talk = Talk { node: Arc::clone(node), session, rights, peer, ended };
             if let Err(error) = frames.send(&Response::Welcome(Box::new(welcome))).await {
                 talk.end(End::Disconnected).await;
@@ -98,6 +100,26 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
             Ok(None)
         }
         Err(panic) => Err(HandshakeError::HandOver(panic.to_string())),
+    }
+}
+
+/// For a session whose lease was over before anybody could listen.
+fn already_ended() -> Arc<Notify> {
+    let ended = Arc::new(Notify::new());
+    ended.notify_one();
+    ended
+}
+
+/// A request's name for the log; never its contents, which may be secret.
+const fn name(request: &Request) -> &'static str {
+    match request {
+        Request::Hello(_) => "hello",
+        Request::Heartbeat { .. } => "heartbeat",
+        Request::Chunks { .. } => "chunks",
+        Request::ReturnChunks(_) => "return chunks",
+        Request::Rejoin => "rejoin",
+        Request::Statistics => "statistics",
+        Request::Goodbye => "goodbye",
     }
 }
 
@@ -126,7 +148,7 @@ impl Talk {
             };
             let Some(request) = request else { return Ok(End::Disconnected) };
             self.node.counters.control_messages.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(session = self.session.0, ?request, "request");
+            tracing::debug!(session = self.session.0, request = name(&request), "request");
             if request == Request::Goodbye {
                 return Ok(End::Goodbye);
             }
@@ -138,6 +160,9 @@ impl Talk {
             match timeout(lease, frames.send(&response)).await {
                 Ok(sent) => sent?,
                 Err(_) => return Ok(End::Disconnected),
+            }
+            if matches!(response, Response::Refused(Refusal { code: RefusalCode::Fenced, .. })) {
+                return Ok(End::LeaseExpired);
             }
         }
     }

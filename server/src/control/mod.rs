@@ -16,6 +16,7 @@ pub mod socket;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use sidestep_common::fabric::FabricKind;
@@ -23,6 +24,7 @@ use sidestep_common::wire::{Preamble, PreambleKind, WireError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::node::{Node, Peer, State};
@@ -32,46 +34,58 @@ use crate::node::{Node, Peer, State};
 pub const HANDSHAKES_MAX: usize = 256;
 /// After a failed accept (no more file descriptors, say) the acceptor rests, and doesn't spin.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// When the server stops, answers that are under way have this long.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
 /// A peer that is turned away has this long to read why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Bytes of such a peer that are read and dropped meanwhile.
 const LAST_WORDS_BYTES_MAX: u64 = 128 << 10;
 
-/// Accepts at `listener` until the node is stopped.
-pub async fn accept_tcp(node: Arc<Node>, listener: TcpListener, handshakes: Arc<Semaphore>) {
+/// Accepts at `listener` until the node is stopped, then waits a moment for the connections to end. `done` is dropped
+/// when that is done.
+pub async fn accept(node: Arc<Node>, listener: Listener, handshakes: Arc<Semaphore>, done: Sender<()>) {
     let mut state = node.watch_state();
-    loop {
-        let Some(permit) = permit(&handshakes, &mut state).await else { return };
+    let mut connections = JoinSet::new();
+    while let Some(permit) = permit(&handshakes, &mut state).await {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = stopped(&mut state) => return,
+            () = stopped(&mut state) => break,
         };
         match accepted {
-            Ok((stream, address)) => {
-                let _ = stream.set_nodelay(true);
-                let node = Arc::clone(&node);
-                tokio::spawn(serve(node, Stream::Tcp(stream), Peer::Tcp(address), permit));
+            Ok((stream, peer)) => {
+                connections.spawn(serve(Arc::clone(&node), stream, peer, permit));
             }
-            Err(error) => rest(&error).await,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_REST).await;
+            }
         }
+        while connections.try_join_next().is_some() {}
     }
+    drop(listener);
+    let _ = timeout(LAST_ANSWERS, async { while connections.join_next().await.is_some() {} }).await;
+    drop(done);
 }
 
-/// Accepts at the Unix socket until the node is stopped.
-pub async fn accept_unix(node: Arc<Node>, listener: UnixListener, handshakes: Arc<Semaphore>) {
-    let mut state = node.watch_state();
-    loop {
-        let Some(permit) = permit(&handshakes, &mut state).await else { return };
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = stopped(&mut state) => return,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                let node = Arc::clone(&node);
-                tokio::spawn(serve(node, Stream::Unix(stream), Peer::Unix, permit));
+/// Where clients come in.
+#[derive(Debug)]
+pub enum Listener {
+    /// A TCP port.
+    Tcp(TcpListener),
+    /// The Unix socket.
+    Unix(UnixListener),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<(Stream, Peer)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                // Requests wait for their responses, so nothing is gained by waiting for more bytes.
+                let _ = stream.set_nodelay(true);
+                Ok((Stream::Tcp(stream), Peer::Tcp(address)))
             }
-            Err(error) => rest(&error).await,
+            Self::Unix(listener) => Ok((Stream::Unix(listener.accept().await?.0), Peer::Unix)),
         }
     }
 }
@@ -90,11 +104,6 @@ async fn permit(
 async fn stopped(state: &mut watch::Receiver<State>) {
     // The sender lives in the node, which outlives its tasks; an error would mean that it is gone.
     let _ = state.wait_for(|state| *state == State::Stopped).await;
-}
-
-async fn rest(error: &io::Error) {
-    tracing::warn!(%error, "cannot accept a connection");
-    tokio::time::sleep(ACCEPT_REST).await;
 }
 
 enum Stream {

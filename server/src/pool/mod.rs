@@ -25,6 +25,7 @@
 //! nothing else is left.
 
 mod free_runs;
+mod refused;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -35,6 +36,7 @@ use sidestep_common::layout::{
 use sidestep_common::wire::{ChunkGrant, ChunkPurpose, ChunkTail};
 
 use free_runs::FreeRuns;
+pub use refused::{GrantError, ReturnError};
 
 /// Chunks granted in one answer: a session asks again long before it is through with 64 MiB.
 pub const CHUNKS_PER_GRANT_MAX: u16 = 64;
@@ -47,89 +49,6 @@ const RESERVE_SHARE: u64 = 32;
 const RESERVE_CHUNKS_MAX: u64 = 64;
 /// Pools with fewer chunks than this have no reserve: it would be half of them.
 const RESERVE_POOL_CHUNKS_MIN: u64 = 3;
-
-/// A grant that can't be had. Nothing was changed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum GrantError {
-    /// No such class.
-    #[error("size class {class} is not one of 0 to {max}", max = SizeClass::COUNT - 1)]
-    Class {
-        /// As asked.
-        class: u8,
-    },
-    /// Nothing asked for.
-    #[error("0 chunks were asked for, want 1 to {CHUNKS_PER_GRANT_MAX}")]
-    Count,
-    /// Deletes write key-only blocks.
-    #[error("blocks of {block_bytes} bytes are not for deletes, whose blocks have at most {limit_bytes}")]
-    NotForDeletes {
-        /// Bytes of the class's blocks.
-        block_bytes: u64,
-        /// The most that a key needs.
-        limit_bytes: u64,
-    },
-    /// No memory is left.
-    #[error(
-        "out of memory: {asked_bytes} bytes for blocks of {block_bytes} were asked for, {free_bytes} of \
-         {pool_bytes} are free{also}",
-        also = if *.reserve_bytes > 0 { format!(" (and {reserve_bytes} kept for deletes)") } else { String::new() }
-    )]
-    OutOfMemory {
-        /// Bytes of one grant.
-        asked_bytes: u64,
-        /// Bytes of the class's blocks.
-        block_bytes: u64,
-        /// Bytes free, in runs that are too short.
-        free_bytes: u64,
-        /// Bytes of the pool.
-        pool_bytes: u64,
-        /// Bytes kept for deletes.
-        reserve_bytes: u64,
-    },
-    /// The session has its share.
-    #[error(
-        "the session holds {held_bytes} bytes of blocks; {asked_bytes} more exceed its quota of {quota_bytes}"
-    )]
-    Quota {
-        /// Bytes that it has.
-        held_bytes: u64,
-        /// Bytes of one grant.
-        asked_bytes: u64,
-        /// The limit.
-        quota_bytes: u64,
-    },
-}
-
-/// A tail that can't be taken back. Nothing was changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ReturnError {
-    /// The chunk isn't the session's.
-    #[error("no chunk at {offset:#x} is granted to the session")]
-    NotGranted {
-        /// As named.
-        offset: u64,
-    },
-    /// The index is outside what was granted.
-    #[error(
-        "first unused block {first_index} of the chunk at {offset:#x} is outside {granted_index} to {block_count}"
-    )]
-    Index {
-        /// The chunk.
-        offset: u64,
-        /// As named.
-        first_index: u32,
-        /// As granted.
-        granted_index: u32,
-        /// Blocks in the chunk.
-        block_count: u32,
-    },
-    /// Its tail was returned already.
-    #[error("the tail of the chunk at {offset:#x} was returned already")]
-    Twice {
-        /// The chunk.
-        offset: u64,
-    },
-}
 
 /// Who has a piece of the pool's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,289 @@
+//! The memory node: what the control channel, the admin endpoint and the housekeeping share.
+//!
+//! Always true: no lock is held while a fabric is asked to do something; where both books are needed, the table
+//! of sessions is locked before the pool.
+
+mod admission;
+mod ending;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use sidestep_common::fabric::{Rights, SessionId};
+use sidestep_common::memory::Mapping;
+use sidestep_common::wire::{ChunkGrant, ChunkPurpose, ChunkTail, Refusal, RefusalCode, ServerStatistics};
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::pool::{BlockPool, GrantError};
+use crate::region::Region;
+use crate::sessions::{Renewal, SessionTable, lease_deadline};
+use crate::targets::Targets;
+use crate::transport::Plan;
+use crate::usage::Usage;
+
+pub use admission::Peer;
+pub use ending::End;
+
+/// The epoch. It is raised when the last directory word of a rebuild is published, so until there are rebuilds it
+/// stays.
+const EPOCH: u64 = 1;
+
+/// How far the node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// The region is being made.
+    Starting,
+    /// Clients are served.
+    Ready,
+    /// Clients should leave; none is let in.
+    Draining,
+    /// Connections are closed.
+    Stopped,
+}
+
+/// Counters since the start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Control messages, each with its answer.
+    pub control_messages: AtomicU64,
+    /// Refused requests.
+    pub refusals: AtomicU64,
+    /// Connections that never became a session or a data path: too slow, or not of this protocol.
+    pub failed_handshakes: AtomicU64,
+}
+
+/// What is there once the region is.
+#[derive(Debug)]
+pub struct Serving {
+    /// The region.
+    pub region: Region,
+    /// Which fabrics, and why.
+    pub plan: Plan,
+    /// The fabrics.
+    pub targets: Targets,
+    /// The region's memory; whoever uses the region's words holds this.
+    pub mapping: Arc<Mapping>,
+    pool: Mutex<BlockPool>,
+    sessions: Mutex<SessionTable>,
+    /// Told whenever a session has ended.
+    session_ended: Condvar,
+}
+
+impl Serving {
+    /// Fresh books for a region.
+    pub fn new(region: Region, plan: Plan, targets: Targets, mapping: Arc<Mapping>, config: &Config) -> Self {
+        let quota_bytes = config.chunk_quota.map(|quota| quota.0);
+        Self {
+            pool: Mutex::new(BlockPool::new(&region.superblock.geometry, quota_bytes)),
+            sessions: Mutex::new(SessionTable::new(config.max_sessions as usize)),
+            session_ended: Condvar::new(),
+            mapping,
+            region,
+            plan,
+            targets,
+        }
+    }
+
+    /// The block pool.
+    pub fn pool(&self) -> MutexGuard<'_, BlockPool> {
+        locked(&self.pool)
+    }
+
+    /// The sessions.
+    pub fn sessions(&self) -> MutexGuard<'_, SessionTable> {
+        locked(&self.sessions)
+    }
+}
+
+/// Each holder leaves the books whole, so a panic in one doesn't matter to the next.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One memory node.
+#[derive(Debug)]
+pub struct Node {
+    /// What it was told.
+    pub config: Config,
+    /// What it publishes: `sidestep://HOST:PORT`.
+    pub endpoint: String,
+    /// Where it listens for clients.
+    pub control: SocketAddr,
+    /// Where its admin endpoint listens.
+    pub admin: Option<SocketAddr>,
+    /// Counters.
+    pub counters: Counters,
+    /// When it started, for people.
+    pub started_at: SystemTime,
+    started: Instant,
+    boot_id: String,
+    state: watch::Sender<State>,
+    serving: OnceLock<Serving>,
+}
+
+impl Node {
+    /// A node that starts.
+    pub fn new(config: Config, endpoint: String, control: SocketAddr, admin: Option<SocketAddr>) -> Self {
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Self {
+            config,
+            endpoint,
+            control,
+            admin,
+            counters: Counters::default(),
+            started_at: SystemTime::now(),
+            started: Instant::now(),
+            boot_id: boot_id.trim().to_owned(),
+            state: watch::Sender::new(State::Starting),
+            serving: OnceLock::new(),
+        }
+    }
+
+    /// How far it is.
+    pub fn state(&self) -> State {
+        *self.state.borrow()
+    }
+
+    /// To wait for states.
+    pub fn watch_state(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    /// States only go forward.
+    pub fn advance_state(&self, to: State) {
+        self.state.send_if_modified(|state| {
+            let forward = (to as u8) > (*state as u8);
+            if forward {
+                *state = to;
+            }
+            forward
+        });
+    }
+
+    /// The region is there.
+    ///
+    /// # Panics
+    /// If it was there before.
+    pub fn serve(&self, serving: Serving) {
+        assert!(self.serving.set(serving).is_ok(), "a node has one region");
+        self.advance_state(State::Ready);
+    }
+
+    /// What is served, once it is.
+    pub fn serving(&self) -> Option<&Serving> {
+        self.serving.get()
+    }
+
+    fn serving_or_refuse(&self) -> Result<&Serving, Refusal> {
+        self.serving().ok_or_else(|| refusal(RefusalCode::Draining, "the server is still starting".into()))
+    }
+
+    /// Renews a session's lease; returns the newest epoch and whether the server is shutting down.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    pub fn heartbeat(&self, session: SessionId, epoch: Option<u64>) -> Result<(u64, bool), Refusal> {
+        let serving = self.serving_or_refuse()?;
+        if let Some(epoch) = epoch
+            && epoch > EPOCH
+        {
+            let message = format!("epoch {epoch} is acknowledged, the newest is {EPOCH}");
+            return Err(refusal(RefusalCode::Invalid, message));
+        }
+        match serving.sessions().renew(session, epoch, lease_deadline(self.config.lease_ms)) {
+            Renewal::Renewed => Ok((EPOCH, self.state() != State::Ready)),
+            Renewal::Ended => Err(fenced(session)),
+            Renewal::EpochBackwards { acknowledged } => {
+                let message = format!("epoch {epoch:?} is older than {acknowledged}, acknowledged earlier");
+                Err(refusal(RefusalCode::Invalid, message))
+            }
+        }
+    }
+
+    /// Grants block memory.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    pub fn grant_chunks(
+        &self,
+        session: SessionId,
+        rights: Rights,
+        class: u8,
+        count: u16,
+        purpose: ChunkPurpose,
+    ) -> Result<Vec<ChunkGrant>, Refusal> {
+        let serving = self.serving_or_refuse()?;
+        if !rights.can_write() {
+            let message = "a read-only session has no use for block memory".into();
+            return Err(refusal(RefusalCode::Invalid, message));
+        }
+        // Both locks, so that a session can't end between the look and the grant, and its chunks be lost.
+        let sessions = serving.sessions();
+        if !sessions.is_living(session) {
+            return Err(fenced(session));
+        }
+        let granted = serving.pool().grant(session, class, count, purpose);
+        granted.map_err(|error| {
+            let code = match error {
+                GrantError::OutOfMemory { .. } => RefusalCode::OutOfMemory,
+                GrantError::Quota { .. } => RefusalCode::Quota,
+                _ => RefusalCode::Invalid,
+            };
+            refusal(code, error.to_string())
+        })
+    }
+
+    /// Takes unused tails of chunks back.
+    ///
+    /// # Errors
+    /// The refusal to send; then nothing was taken.
+    pub fn return_chunks(&self, session: SessionId, tails: &[ChunkTail]) -> Result<(), Refusal> {
+        let serving = self.serving_or_refuse()?;
+        let returned = serving.pool().return_tails(session, tails);
+        returned.map_err(|error| refusal(RefusalCode::Invalid, error.to_string()))
+    }
+
+    /// The figures.
+    pub fn statistics(&self) -> ServerStatistics {
+        let usage = Usage::now();
+        let mut statistics = ServerStatistics {
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime_ms: self.started.elapsed().as_millis() as u64,
+            control_messages_total: self.counters.control_messages.load(Ordering::Relaxed),
+            cpu_user_us: usage.user.as_micros() as u64,
+            cpu_system_us: usage.system.as_micros() as u64,
+            resident_bytes: usage.resident_bytes,
+            ..ServerStatistics::default()
+        };
+        if let Some(serving) = self.serving() {
+            let geometry = serving.region.superblock.geometry;
+            let accounts = serving.pool().accounts();
+            let sessions = serving.sessions();
+            statistics.incarnation = serving.region.superblock.incarnation;
+            statistics.fabrics =
+                serving.targets.all().map(|target| (target.kind(), target.describe())).collect();
+            statistics.region_bytes = geometry.region_bytes;
+            statistics.segment_count = geometry.segment_count;
+            statistics.block_pool_bytes = accounts.pool_bytes;
+            statistics.granted_bytes = accounts.granted_bytes;
+            statistics.reserve_bytes = accounts.reserve_bytes;
+            statistics.session_count = sessions.living_count() as u64;
+            statistics.sessions_total = sessions.opened_total();
+            statistics.sessions_fenced_total = sessions.fenced_total();
+        }
+        statistics
+    }
+}
+
+/// A refusal of that kind.
+pub fn refusal(code: RefusalCode, message: String) -> Refusal {
+    Refusal { code, message }
+}
+
+fn fenced(session: SessionId) -> Refusal {
+    let message = format!("session {session} is over: its lease ran out and it was fenced; open a new one");
+    refusal(RefusalCode::Fenced, message)
+}
