@@ -114,12 +114,12 @@ impl WordMemory {
             );
             index += 1;
         }
-        let mut words = rest.chunks_exact_mut(8);
-        for word in &mut words {
-            word.copy_from_slice(&self.word(index).load(Ordering::Relaxed).to_ne_bytes());
+        // Arrays, not slices of eight: a store each and no call.
+        let (words, tail) = rest.as_chunks_mut::<8>();
+        for word in words {
+            *word = self.word(index).load(Ordering::Relaxed).to_ne_bytes();
             index += 1;
         }
-        let tail = words.into_remainder();
         if !tail.is_empty() {
             tail.copy_from_slice(&self.word(index).load(Ordering::Relaxed).to_ne_bytes()[..tail.len()]);
         }
@@ -142,12 +142,9 @@ impl WordMemory {
             self.write_part(index, skip, head);
             index += 1;
         }
-        let words = rest.chunks_exact(8);
-        let tail = words.remainder();
+        let (words, tail) = rest.as_chunks::<8>();
         for word in words {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(word);
-            self.word(index).store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+            self.word(index).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
             index += 1;
         }
         if !tail.is_empty() {

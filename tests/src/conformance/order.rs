@@ -1,5 +1,6 @@
 //! Order: what one session does, as it and others see it.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -44,9 +45,11 @@ pub fn a_published_block_is_complete(bed: &dyn Bed) {
     const SLOT: u64 = 64;
     const BLOCK: u64 = 8192;
     let rounds = scaled(3000);
+    let together = &Barrier::new(2);
     std::thread::scope(|scope| {
         let writer = scope.spawn(move || {
             let mut driver = bed.connect();
+            together.wait();
             for round in 1..=rounds {
                 let block: Vec<u8> = (0..32).flat_map(|_| round.to_le_bytes()).collect();
                 let replies = driver.run(vec![write(BLOCK, &block), swap(SLOT, round - 1, round)]);
@@ -54,6 +57,7 @@ pub fn a_published_block_is_complete(bed: &dyn Bed) {
             }
         });
         let mut driver = bed.connect();
+        together.wait();
         let deadline = Instant::now() + DEADLINE;
         let mut newest = 0;
         while newest < rounds {
@@ -83,9 +87,11 @@ pub fn writes_are_seen_in_order(bed: &dyn Bed) {
     const FIRST: u64 = 4096;
     const SECOND: u64 = 64;
     let rounds = scaled(3000);
+    let together = &Barrier::new(2);
     std::thread::scope(|scope| {
         let writer = scope.spawn(move || {
             let mut driver = bed.connect();
+            together.wait();
             for round in 1..=rounds {
                 let number = round.to_le_bytes();
                 driver.post_silent(|| vec![write(FIRST, &number)]);
@@ -95,6 +101,7 @@ pub fn writes_are_seen_in_order(bed: &dyn Bed) {
             driver.fetch(0, 8);
         });
         let mut driver = bed.connect();
+        together.wait();
         let deadline = Instant::now() + DEADLINE;
         let mut second = 0;
         while second < rounds {
@@ -110,39 +117,57 @@ pub fn writes_are_seen_in_order(bed: &dyn Bed) {
 }
 
 /// Two sessions each raise a flag of their own and then look at the other's. Both may see the other's flag, but it can't be
-/// that neither does: then a READ would have passed an earlier WRITE.
+/// that neither does: then a READ would have passed an earlier WRITE. Each goes through many pairs of flags in one batch,
+/// one upwards and one downwards, so that somewhere on the way they meet.
 pub fn a_read_does_not_pass_an_earlier_write(bed: &dyn Bed) {
-    let rounds = scaled(5000).min(bed.region_bytes() / 128);
-    let at = [AtomicU64::new(0), AtomicU64::new(0)];
+    let rounds = scaled(500).min(bed.region_bytes() / (128 * PAIRS));
+    let started = [AtomicU64::new(0), AtomicU64::new(0)];
     let play = |player: usize| {
         let mut driver = bed.connect();
+        assert!(driver.depth() as u64 >= 2 * PAIRS);
         let deadline = Instant::now() + DEADLINE;
-        (0..rounds)
-            .map(|round| {
-                // Both start each round together.
-                at[player].store(round + 1, Ordering::SeqCst);
-                while at[1 - player].load(Ordering::SeqCst) <= round {
-                    assert!(Instant::now() < deadline, "the other session failed");
-                    std::hint::spin_loop();
-                }
-                look(&mut driver, 128 * round, 64 * player as u64)
-            })
-            .collect::<Vec<u64>>()
+        let mut seen = Vec::new();
+        for round in 0..rounds {
+            started[player].store(round + 1, Ordering::SeqCst);
+            let mut spins = 0;
+            while started[1 - player].load(Ordering::SeqCst) <= round {
+                assert!(Instant::now() < deadline, "the other session failed");
+                spins += 1;
+                // Starting together matters, but not more than letting the other one run at all.
+                if spins > 100 { std::thread::yield_now() } else { std::hint::spin_loop() }
+            }
+            seen.extend(flag(&mut driver, round, player));
+        }
+        seen
     };
     let (left, right) = std::thread::scope(|scope| {
         let right = scope.spawn(|| play(1));
         (play(0), right.join().expect("the other session"))
     });
-    for (round, seen) in left.into_iter().zip(right).enumerate() {
-        assert_ne!(seen, (0, 0), "round {round}: neither session saw the other's flag");
+    for (pair, seen) in left.into_iter().zip(right).enumerate() {
+        assert_ne!(seen, (0, 0), "pair {pair}: neither session saw the other's flag");
     }
 }
 
-/// Raises the own flag and gives the other's.
-fn look(driver: &mut Driver, flags: u64, own: u64) -> u64 {
-    let read = driver.read(flags + (64 - own), 8);
-    let replies = driver.run(vec![write(flags + own, &[1; 8]), read]);
-    let other = read_word(&replies[1]);
+/// Pairs of flags in one batch, each flag on a cache line of its own.
+const PAIRS: u64 = 32;
+
+/// Raises the own flag of each pair and gives the other ones, in the order of the pairs.
+fn flag(driver: &mut Driver, round: u64, player: usize) -> Vec<u64> {
+    let (own, other) = (64 * player as u64, 64 - 64 * player as u64);
+    let mut pairs: Vec<u64> = (0..PAIRS).map(|pair| 128 * (PAIRS * round + pair)).collect();
+    if player == 1 {
+        pairs.reverse();
+    }
+    let verbs = pairs
+        .into_iter()
+        .flat_map(|pair| [write(pair + own, &[1; 8]), driver.read(pair + other, 8)])
+        .collect();
+    let replies = driver.run(verbs);
+    let mut seen: Vec<u64> = replies.iter().skip(1).step_by(2).map(read_word).collect();
+    if player == 1 {
+        seen.reverse();
+    }
     driver.recycle(replies);
-    other
+    seen
 }

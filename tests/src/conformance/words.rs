@@ -1,5 +1,6 @@
 //! Words: atomics, tearing, and the bytes beside a WRITE.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sidestep_common::fabric::{Effect, FailureKind, GATHER_MAX, Reply, Verb};
@@ -125,11 +126,13 @@ pub fn pieces_of_a_write_are_gathered(bed: &dyn Bed) {
 /// One session fills 64 aligned bytes with one value after the other, in pieces that meet within a word; another keeps
 /// reading. The 64 bytes may be a mixture, but each word is all of one value.
 pub fn words_do_not_tear(bed: &dyn Bed) {
-    let rounds = scaled(5000);
+    let rounds = scaled(20_000);
     let done = AtomicBool::new(false);
+    let together = Barrier::new(2);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let mut driver = bed.connect();
+            together.wait();
             for round in 1..=rounds {
                 let fill = [round as u8; 64];
                 let from = [&fill[..11], &fill[..26], &fill[..27]];
@@ -139,11 +142,18 @@ pub fn words_do_not_tear(bed: &dyn Bed) {
             done.store(true, Ordering::Release);
         });
         let mut driver = bed.connect();
+        together.wait();
         while !done.load(Ordering::Acquire) {
-            let fetched = driver.fetch(4096, 64);
-            for word in fetched.chunks(8) {
-                assert!(word.iter().all(|byte| *byte == word[0]), "a torn word: {word:?}");
+            // Many looks in a row make it likely that one falls into a WRITE.
+            let looks = (0..32).map(|_| driver.read(4096, 64)).collect();
+            let replies = driver.run(looks);
+            for reply in &replies {
+                let Reply::Read(buffer) = reply else { panic!("{reply:?}") };
+                for word in buffer.as_slice().chunks(8) {
+                    assert!(word.iter().all(|byte| *byte == word[0]), "a torn word: {word:?}");
+                }
             }
+            driver.recycle(replies);
             assert!(!writer.is_finished() || done.load(Ordering::Acquire), "the writer failed");
         }
     });

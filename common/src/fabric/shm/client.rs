@@ -3,7 +3,6 @@
 //! Always true: after the first refused verb, or once the connection is seen to have ended, nothing touches the
 //! region any more. The region is unmapped before the server is told so.
 
-use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +15,8 @@ use super::execute::Executor;
 use super::handshake::{self, AnswerError};
 use super::peer::has_event;
 use crate::fabric::{
-    Batch, BatchId, BufferPool, Completion, ConnectError, ConnectOptions, Effect, Fabric, FabricKind,
-    Failure, FailureKind, Limits, PostError, Replies, Reply, Ticket, Unregistered, Verb,
+    Batch, BufferPool, Completion, ConnectError, ConnectOptions, Effect, Fabric, FabricKind, Failure,
+    FailureKind, Limits, PostError, Replies, Reply, Ticket, Unregistered, Verb, VerbList,
 };
 use crate::memory::Mapping;
 
@@ -38,8 +37,8 @@ pub struct ShmFabric {
     looked_at_ms: i64,
     /// Why nothing works any more.
     broken: Option<String>,
-    /// Ends of batches that nobody has polled yet.
-    completed: VecDeque<Completion>,
+    /// Ends of batches that nobody has polled yet. Polling takes them all, so it keeps its memory for the next ones.
+    completed: Vec<Completion>,
     /// Verbs of those batches.
     in_flight: usize,
     limits: Limits,
@@ -96,7 +95,7 @@ impl ShmFabric {
             stream,
             looked_at_ms: now_ms(),
             broken: None,
-            completed: VecDeque::with_capacity(options.verbs_in_flight_max.min(1024)),
+            completed: Vec::with_capacity(options.verbs_in_flight_max.min(1024)),
             in_flight: 0,
             limits: Limits {
                 verbs_in_flight_max: options.verbs_in_flight_max.max(1),
@@ -161,26 +160,49 @@ impl ShmFabric {
         }
     }
 
-    /// Executes the verbs of one batch up to the first that is refused.
+    /// Executes the verbs of one batch up to the first that is refused. A silent batch has no place for `replies`.
     #[inline]
-    fn execute(&mut self, batch: &mut Batch<'_>) -> Result<Replies, Failure> {
-        let mut replies = Replies::new();
-        for (verb_index, verb) in batch.verbs.drain(..).enumerate() {
-            match self.executor.execute(verb) {
-                Ok(Reply::Read(buffer)) if batch.silent => self.buffers.recycle(buffer),
-                Ok(reply) => replies.push(reply),
-                Err((refused, verb)) => {
-                    let reason = refused.to_string();
+    fn execute(
+        executor: &mut Executor,
+        buffers: &mut BufferPool,
+        verbs: &mut VerbList<'_>,
+        mut replies: Option<&mut Replies>,
+    ) -> Result<(), Failure> {
+        for (verb_index, verb) in verbs.drain(..).enumerate() {
+            match (executor.execute(verb), &mut replies) {
+                (Ok(reply), Some(replies)) => replies.push(reply),
+                (Ok(Reply::Read(buffer)), None) => buffers.recycle(buffer),
+                (Ok(_), None) => {}
+                (Err((refused, verb)), _) => {
                     if let Verb::Read { into, .. } = verb {
-                        self.buffers.recycle(into);
+                        buffers.recycle(into);
                     }
-                    self.broken = Some(reason.clone());
-                    let kind = FailureKind::Access(reason);
+                    let kind = FailureKind::Access(refused.to_string());
                     return Err(Failure { verb_index, kind, effect: Effect::No });
                 }
             }
         }
-        Ok(replies)
+        Ok(())
+    }
+
+    /// Ends the connection with the batch that was executed last.
+    #[cold]
+    fn fail(&mut self, silent: bool, failure: Failure) {
+        self.broken = Some(failure.to_string());
+        if silent {
+            return;
+        }
+        let Some(completion) = self.completed.last_mut() else {
+            unreachable!("a loud batch has its completion")
+        };
+        // The verbs before did succeed, but nobody gets to see what they brought.
+        if let Ok(replies) = std::mem::replace(&mut completion.result, Err(failure)) {
+            for reply in replies {
+                if let Reply::Read(buffer) = reply {
+                    self.buffers.recycle(buffer);
+                }
+            }
+        }
     }
 
     /// Takes the verbs of a batch behind a failure; none is executed.
@@ -192,10 +214,6 @@ impl ShmFabric {
             }
         }
         Failure { verb_index: 0, kind: FailureKind::Flushed, effect: Effect::No }
-    }
-
-    fn complete(&mut self, batch: BatchId, result: Result<Replies, Failure>) {
-        self.completed.push_back(Completion { batch, result });
     }
 }
 
@@ -224,10 +242,25 @@ impl Fabric for ShmFabric {
         self.check(batches)?;
         for batch in batches {
             let credit = batch.verbs.len().max(1);
-            let result = if self.broken.is_none() { self.execute(batch) } else { Err(self.flush(batch)) };
-            if !batch.silent {
+            if self.broken.is_some() {
+                let failure = self.flush(batch);
+                if !batch.silent {
+                    self.completed.push(Completion { batch: batch.id, result: Err(failure) });
+                }
+                continue;
+            }
+            let Self { executor, buffers, completed, .. } = self;
+            let result = if batch.silent {
+                Self::execute(executor, buffers, &mut batch.verbs, None)
+            } else {
                 self.in_flight += credit;
-                self.complete(batch.id, result);
+                // Replies are put where they stay: moving them would cost more than most verbs.
+                completed.push(Completion { batch: batch.id, result: Ok(Replies::new()) });
+                let replies = completed.last_mut().and_then(|completion| completion.result.as_mut().ok());
+                Self::execute(executor, buffers, &mut batch.verbs, replies)
+            };
+            if let Err(failure) = result {
+                self.fail(batch.silent, failure);
             }
         }
         Ok(())
@@ -235,7 +268,7 @@ impl Fabric for ShmFabric {
 
     fn poll(&mut self, completions: &mut Vec<Completion>) -> usize {
         let count = self.completed.len();
-        completions.extend(self.completed.drain(..));
+        completions.append(&mut self.completed);
         self.in_flight = 0;
         count
     }
