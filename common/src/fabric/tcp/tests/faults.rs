@@ -113,7 +113,10 @@ fn nothing_of_a_fenced_session_executes_any_more() {
             scope.spawn(|| {
                 let mut completions = Vec::new();
                 let mut id = 0;
-                while !completions.iter().any(|end: &crate::fabric::Completion| end.result.is_err()) {
+                let deadline = Instant::now() + PATIENCE;
+                while Instant::now() < deadline
+                    && !completions.iter().any(|end: &crate::fabric::Completion| end.result.is_err())
+                {
                     id += 1;
                     let _ = fenced.post(&mut [batch(id, (0..8).map(|_| add(64, 1)))]);
                     fenced.poll(&mut completions);
