@@ -185,3 +185,65 @@ fn check(verb: &VerbDescriptor, rkey: u32, grant: &Grant) -> Result<(), Refused>
     }
     grant.memory.check(verb.remote, verb.bytes as u64).map_err(|_| Refused::Bounds)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::NonNull;
+
+    use super::*;
+    use crate::fabric::tcp::frame::{BatchDescriptor, REPLY_HEADER_BYTES};
+    use crate::layout::Offset;
+
+    /// A frame of one batch: a READ of `read_bytes` at `at`, then a WRITE of 1 to the byte at 0.
+    fn read_then_write(at: u64, read_bytes: usize) -> Vec<u8> {
+        let header = FrameHeader { bytes: 16 + 8 + 2 * 16 + 1, rkey: 5, batch_count: 1, verb_count: 2 };
+        let mut frame = header.encode().to_vec();
+        frame.extend(BatchDescriptor { request: 1, verb_count: 2, silent: false }.encode());
+        for (opcode, bytes, remote) in [(Opcode::Read, read_bytes, at), (Opcode::Write, 1, 0)] {
+            frame.extend(VerbDescriptor { opcode, bytes, remote: Offset(remote) }.encode());
+        }
+        frame.push(1);
+        frame
+    }
+
+    /// A long READ from an odd place waits for room several times. Each time all words change: none may be copied
+    /// half before and half after. And the WRITE behind the READ has executed before its last byte can leave.
+    #[test]
+    fn a_read_in_pieces_tears_no_word_and_ends_after_the_write_behind_it() {
+        let mut words = vec![0_u64; (2 << 20) / 8];
+        let base = NonNull::new(words.as_mut_ptr().cast()).unwrap();
+        // SAFETY: the words outlive the value.
+        let memory = unsafe { WordMemory::new(base, 8 * words.len() as u64) };
+        let grant = Grant { memory, rkey: 5, rights: Rights::ReadWrite };
+        let read_bytes = 1_500_000;
+        for at in 8..24 {
+            memory.write(Offset(0), &[0]).unwrap();
+            let bytes = read_then_write(at, read_bytes);
+            let header = FrameHeader::parse(&bytes).unwrap().unwrap();
+            let frame = RequestFrame::parse(header, &bytes).unwrap();
+            let mut execution = Execution::new(&frame);
+            let (mut output, mut sent) = (ByteQueue::with_capacity(0), Vec::new());
+            let mut rounds = 0_u8;
+            loop {
+                rounds += 1;
+                memory.write(Offset(8), &vec![rounds; (2 << 20) - 8]).unwrap();
+                let progress = execution.advance(&frame, &grant, &mut output);
+                assert!(output.len() <= OUTPUT_BYTES_MAX + PIECE_BYTES);
+                sent.extend_from_slice(output.filled());
+                output.consume(output.len());
+                let is_complete = sent.len() == REPLY_HEADER_BYTES + read_bytes;
+                assert_eq!(memory.load(Offset(0)).unwrap() == 1, is_complete, "at {at}, round {rounds}");
+                if progress == Progress::Done {
+                    break;
+                }
+                assert_eq!(progress, Progress::OutputFull);
+            }
+            assert!(rounds > 4);
+            let read = &sent[REPLY_HEADER_BYTES..];
+            let to_boundary = (8 - at as usize % 8) % 8;
+            for word in read[to_boundary..].chunks_exact(8) {
+                assert!(word.iter().all(|byte| *byte == word[0]), "at {at}: {word:?}");
+            }
+        }
+    }
+}

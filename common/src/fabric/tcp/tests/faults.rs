@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::bed::*;
@@ -112,7 +113,10 @@ fn nothing_of_a_fenced_session_executes_any_more() {
             scope.spawn(|| {
                 let mut completions = Vec::new();
                 let mut id = 0;
-                while !completions.iter().any(|end: &crate::fabric::Completion| end.result.is_err()) {
+                let deadline = Instant::now() + PATIENCE;
+                while Instant::now() < deadline
+                    && !completions.iter().any(|end: &crate::fabric::Completion| end.result.is_err())
+                {
                     id += 1;
                     let _ = fenced.post(&mut [batch(id, (0..8).map(|_| add(64, 1)))]);
                     fenced.poll(&mut completions);
@@ -206,4 +210,42 @@ fn many_clients_may_die_at_once() {
         eventually("all are closed", || bed.target.connection_count() == 0);
     }
     assert_eq!(bed.word(64), 5);
+}
+
+/// What was logged as a reason, by all tests of this process.
+struct Reasons;
+
+static REASONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+impl tracing::Subscriber for Reasons {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let visit = |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            if field.name() == "reason" {
+                REASONS.lock().unwrap().push(format!("{value:?}"));
+            }
+        };
+        event.record(&mut { visit });
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn the_reason_of_a_closed_connection_is_logged() {
+    // Another subscriber in this process would be a mistake in the tests.
+    tracing::subscriber::set_global_default(Reasons).unwrap();
+    let bed = Bed::new();
+    // A length that no other test uses.
+    let length = 0x8765_4321_u32;
+    is_closed_by(&bed, "length", &length.to_le_bytes());
+    let text = format!("a frame of {length} bytes");
+    assert!(REASONS.lock().unwrap().iter().any(|reason| reason.contains(&text)));
 }
