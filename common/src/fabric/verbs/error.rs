@@ -127,6 +127,10 @@ impl From<VerbsError> for ConnectError {
         match error {
             VerbsError::Timeout { doing } => Self::Timeout { kind, doing },
             VerbsError::Refused { reason } => Self::Refused { kind, reason },
+            VerbsError::Call { errno, .. } => {
+                let source = io::Error::new(io::Error::from_raw_os_error(errno).kind(), error);
+                Self::Io { kind, doing: "making a connection", source }
+            }
             other => Self::Unavailable { kind, reason: other.to_string() },
         }
     }

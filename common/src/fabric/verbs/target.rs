@@ -64,6 +64,8 @@ struct Shared {
     domain: Arc<ProtectionDomain>,
     mapping: Arc<Mapping>,
     chosen: Chosen,
+    /// The GID index, if it was not left to us.
+    gid_index_by_hand: Option<u32>,
     port: u16,
     mtu: Mtu,
     responder_depth: u8,
@@ -137,6 +139,7 @@ impl VerbsTarget {
             completions,
             port: id.source_port(),
             chosen,
+            gid_index_by_hand: options.device.gid_index.map(u32::from),
             mtu,
             responder_depth: negotiate::depth(limits.responder_depth, depth_max),
             wake: event_file()?,
@@ -427,7 +430,7 @@ impl Shared {
         // SAFETY: the queue is of the same device; it is part of what all connections are dropped before.
         let queue_pair = unsafe { QueuePair::new(&self.domain, self.completions.raw(), capacity) }?;
         queue_pair.initialise(id, Some(rights))?;
-        queue_pair.make_ready_to_receive(id, mtu, depth)?;
+        queue_pair.make_ready_to_receive(id, mtu, depth, self.gid_index_by_hand)?;
         queue_pair.make_ready_to_send(id, 1)?;
         id.accept(&Parameters {
             private_data: &Accepted { mtu, depth }.encode(),
