@@ -103,9 +103,7 @@ impl VerbsTarget {
         let chosen = choose(&device::list()?, &options.device, options.address)?;
         let context = Context::open(&chosen.device)?;
         let limits = device::limits(&context.attributes()?);
-        if !limits.atomics.has_atomics() {
-            return Err(VerbsError::NoAtomics { device: chosen.device });
-        }
+        limits.require_atomics(&chosen.device)?;
         let events = EventChannel::new()?;
         let id = Identifier::new(&events)?;
         id.bind(SocketAddr::new(chosen.address, options.port))?;
