@@ -23,11 +23,12 @@ if [[ -z ${SIDESTEP_BED:-} ]]; then
 fi
 
 source "$here/guest-lib.sh"
-delay_us=0 loss=0
+delay_us=0 loss=0 repeatable=no
 while [[ $# -gt 0 ]]; do
     case $1 in
         --delay-us) delay_us=$2; shift ;;
         --loss) loss=$2; shift ;;
+        --repeatable-clock) repeatable=yes ;;
     esac
     shift
 done
@@ -39,6 +40,16 @@ find_card "$SIDESTEP_RDMA_CLIENT_ADDR" || exit 1
 client_device=$device client_gid=$gid_index
 port=18515 # one for each pair of programs, so that none meets an earlier one's remains
 
+# With -R perftest meets through librdmacm, otherwise over TCP.
+perftest_listens() { # SECONDS ARGUMENTS...
+    local seconds=$1
+    shift
+    case " $* " in
+        *' -R '*) wait_rdma_port "$SIDESTEP_RDMA_ADDR" "$port" "$seconds" ;;
+        *) wait_port "$SIDESTEP_RDMA_ADDR" "$port" "$seconds" ;;
+    esac
+}
+
 # Runs both sides of a perftest program; sets `median_us` and `longest_us`. All ITERATIONS must have completed.
 perftest() { # NAME ITERATIONS PROGRAM ARGUMENTS...
     local name=$1 iterations=$2 server_pid row
@@ -46,7 +57,7 @@ perftest() { # NAME ITERATIONS PROGRAM ARGUMENTS...
     port=$((port + 1)) median_us='' longest_us=''
     "$@" -d "$server_device" -x "$server_gid" -p "$port" -n "$iterations" -F >"$SIDESTEP_VM_TMP/$name.server" 2>&1 &
     server_pid=$!
-    if ! wait_port "$SIDESTEP_RDMA_ADDR" "$port" 20; then
+    if ! perftest_listens 20 "$@"; then
         tap_not_ok "$name (the server does not listen)"
         sed 's/^/# /' "$SIDESTEP_VM_TMP/$name.server"
         kill "$server_pid" 2>/dev/null
@@ -104,6 +115,15 @@ refusal_time() { # ADDRESS
     done
 }
 
+# NAME: a connection to ADDRESS takes at least LOWEST_US and less than HIGHEST_US.
+tcp_time() { # NAME ADDRESS LOWEST_US HIGHEST_US
+    if refusal_time "$2" && [[ $refused_us -ge $3 && $refused_us -lt $4 ]]; then
+        tap_ok "$1 $refused_us us"
+    else
+        tap_not_ok "$1 $refused_us us is not in [$3, $4)"
+    fi
+}
+
 memlock_unlimited() { [[ $(ulimit -l) == unlimited ]]; }
 root_is_read_only() { ! touch "$here/.written-by-the-guest"; }
 results_writable() { echo "$SIDESTEP_BED" >"$SIDESTEP_VM_RESULTS/check-beds.bed"; }
@@ -128,15 +148,16 @@ if [[ $SIDESTEP_BED != two-port ]]; then
     latency compare-and-swap 1 "$any" 1000 ib_atomic_lat -A CMP_AND_SWAP
     latency fetch-and-add 1 "$any" 1000 ib_atomic_lat -A FETCH_AND_ADD
 elif [[ $loss == 0 ]]; then
-    # Every round trip takes the wire's two delays; 400 us are left for the emulated processor.
-    wire_us=$((2 * delay_us))
-    latency read-64 "$wire_us" $((wire_us + 400)) 500 ib_read_lat -s 64
-    latency compare-and-swap "$wire_us" $((wire_us + 400)) 500 ib_atomic_lat -A CMP_AND_SWAP
-    latency fetch-and-add "$wire_us" $((wire_us + 400)) 500 ib_atomic_lat -A FETCH_AND_ADD
-    refusal_time "$SIDESTEP_RDMA_ADDR" && [[ $refused_us -ge $wire_us ]] &&
-        tap_ok "tcp-crosses-the-wire $refused_us us" || tap_not_ok "tcp-crosses-the-wire $refused_us us"
-    refusal_time 127.0.0.1 && [[ $refused_us -lt $wire_us ]] &&
-        tap_ok "loopback-avoids-the-wire $refused_us us" || tap_not_ok "loopback-avoids-the-wire $refused_us us"
+    # Every round trip takes the wire's two delays. On the repeatable clock the rest is exact and small; on the ordinary
+    # one it is whatever the host had left, but one round trip must not look like two.
+    wire_us=$((2 * delay_us)) highest_us=$((4 * delay_us))
+    [[ $repeatable == no ]] || highest_us=$((wire_us + 100))
+    latency read-64 "$wire_us" "$highest_us" 500 ib_read_lat -s 64
+    latency read-64-rdmacm "$wire_us" "$highest_us" 500 ib_read_lat -R -s 64
+    latency compare-and-swap "$wire_us" "$highest_us" 500 ib_atomic_lat -A CMP_AND_SWAP
+    latency fetch-and-add "$wire_us" "$highest_us" 500 ib_atomic_lat -A FETCH_AND_ADD
+    tcp_time tcp-crosses-the-wire "$SIDESTEP_RDMA_ADDR" "$wire_us" 1000000
+    tcp_time loopback-avoids-the-wire 127.0.0.1 0 "$wire_us"
 else
     latency read-64-lossy 1 "$any" 2000 ib_read_lat -s 64
     latency fetch-and-add-lossy 1 "$any" 2000 ib_atomic_lat -A FETCH_AND_ADD

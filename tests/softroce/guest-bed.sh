@@ -42,6 +42,10 @@ two_ports() {
     ip route add 10.2.0.2 dev va src 10.2.0.1 table 10
     ip route add 10.2.0.1 dev vb src 10.2.0.2 table 10
     ip rule add pref 10 iif lo lookup 10
+    # librdmacm's kernel half asks, for each connection request, "would an answer leave by the port it came in on?", and
+    # asks by output port (oif). Without these two rules the answer is no, and the request is rejected with error 28.
+    ip rule add pref 11 oif va lookup 10
+    ip rule add pref 12 oif vb lookup 10
     ip rule add pref 20 lookup local
     ip rule del pref 0
     # Nobody would answer ARP for an address the asker has itself.

@@ -55,7 +55,7 @@ wait_port() { # HOST PORT SECONDS
 
 # The same for a listener of librdmacm, which has no socket.
 rdma_port_listens() { # HOST PORT
-    rdma resource show cm_id | grep -q "state LISTEN .*src-addr $1:$2 "
+    rdma resource show cm_id | grep -Eq "state LISTEN .*src-addr (${1//./\\.}|0\.0\.0\.0):$2( |\$)"
 }
 wait_rdma_port() { # HOST PORT SECONDS
     wait_until "$3" rdma_port_listens "$1" "$2"
