@@ -49,7 +49,13 @@ fn main() -> ExitCode {
         forks_disturb_nothing,
         a_region_of_an_odd_size_is_served_to_its_last_word,
     ];
-    card::main(tests.into_iter().map(|(name, test)| (name.to_owned(), Box::new(test) as CardTest)).collect())
+    let mut tests: Vec<CardTest> = tests.map(|(name, test)| CardTest::new(name, test)).into();
+    let mut cut = CardTest::new("a_cut_wire_ends_the_connection_soon", a_cut_wire_ends_the_connection_soon);
+    if std::env::var("SIDESTEP_BED").as_deref() != Ok("two-port") {
+        cut = cut.ignored("only the two-port bed of the Soft-RoCE machine has a wire to cut");
+    }
+    tests.push(cut);
+    card::main(tests)
 }
 
 // What the tests share.
@@ -181,8 +187,9 @@ fn join_from_text(text: &str) -> Join {
 // The tests.
 
 /// The card connected to itself answers a CAS that loses, one that wins, FAAs and a READ as it must.
-fn the_card_passes_its_own_check(_: IpAddr) {
-    let report = loopback_check(&DeviceChoice::default()).expect("a card that works");
+fn the_card_passes_its_own_check(address: IpAddr) {
+    let report = loopback_check(&DeviceChoice::default(), Some(address)).expect("a card that works");
+    println!("{report:?}");
     assert!(report.target.contains("MTU") && report.client.contains("READs outstanding"), "{report:?}");
 }
 
@@ -478,4 +485,31 @@ fn a_region_of_an_odd_size_is_served_to_its_last_word(address: IpAddr) {
         assert_eq!(node.word(last), 7);
         driver.try_run(vec![add(last + 8, 1)]).expect_err("the word behind the region");
     }
+}
+
+/// The wire is cut while a client adds to a word: within seconds the client knows that the connection is lost, and that
+/// it can't know of the last verb. The memory node fences what is left.
+fn a_cut_wire_ends_the_connection_soon(address: IpAddr) {
+    let set_wire = |state: &str| {
+        let status = Command::new("ip").args(["link", "set", "va", state]).status().expect("iproute2's ip");
+        assert!(status.success(), "ip link set va {state}: {status}");
+    };
+    let node = Node::at(address);
+    let mut driver = node.connect(1);
+    for before in 0..10 {
+        assert_eq!(driver.atomic(add(0, 1)), before);
+    }
+    set_wire("down");
+    let start = Instant::now();
+    let failure = driver.try_run(vec![add(0, 1)]).expect_err("the wire is cut");
+    let took = start.elapsed();
+    println!("{failure} after {took:?}");
+    assert!(matches!(failure.kind, FailureKind::Disconnected(_)), "{failure}");
+    assert_eq!(failure.effect, Effect::Unknown);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(matches!(driver.try_post(vec![add(0, 1)]), Err(PostError::Broken(_))));
+    drop(driver);
+    assert!(node.target.fence(SessionId(1)));
+    assert!([10, 11].contains(&node.word(0)), "{}", node.word(0));
+    set_wire("up");
 }
