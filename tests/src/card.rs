@@ -11,36 +11,58 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial, run};
 use sidestep_common::fabric::verbs::device::{self, DeviceInfo};
 
-/// A test: gets the card's address, panics if it fails.
-pub type CardTest = Box<dyn FnOnce(IpAddr) + Send>;
+/// A test by name. It gets the card's address, and panics if it fails.
+pub struct CardTest {
+    name: String,
+    run: Box<dyn FnOnce(IpAddr) + Send>,
+    ignored: Option<&'static str>,
+}
+
+impl CardTest {
+    /// A test.
+    pub fn new(name: impl Into<String>, run: impl FnOnce(IpAddr) + Send + 'static) -> Self {
+        Self { name: name.into(), run: Box::new(run), ignored: None }
+    }
+
+    /// The same, not to be run here, for that reason.
+    pub fn ignored(self, reason: &'static str) -> Self {
+        Self { ignored: Some(reason), ..self }
+    }
+}
 
 /// Runs the tests as the built-in harness would; the process's `main`.
-pub fn main(tests: Vec<(String, CardTest)>) -> ExitCode {
-    let card = find_card();
-    if let Err(reason) = &card {
-        println!("SKIP: {reason}");
-    }
+pub fn main(tests: Vec<CardTest>) -> ExitCode {
     let mut arguments = Arguments::from_args();
-    if arguments.test_threads.is_none() {
-        // Cases look at the one card's counts, and an emulated processor is slow enough with one at a time.
-        arguments.test_threads = Some(1);
+    // One at a time: cases look at the one card's counts, and an emulated processor is slow enough so.
+    arguments.test_threads.get_or_insert(1);
+    // A test that lacks its card or its bed has nothing to run, even if asked to.
+    arguments.ignored = false;
+    arguments.include_ignored = false;
+    let card = find_card();
+    let skip = |reason: &str| {
+        if !arguments.list {
+            println!("SKIP: {reason}");
+        }
+    };
+    if let Err(reason) = &card {
+        skip(reason);
     }
-    let trials = tests.into_iter().map(|(name, test)| match &card {
-        Ok(address) => {
-            let address = *address;
-            Trial::test(name, move || {
-                test(address);
+    let trial = |test: CardTest| match (&card, test.ignored) {
+        (Ok(address), None) => {
+            let (address, run) = (*address, test.run);
+            Trial::test(test.name, move || {
+                run(address);
                 Ok(())
             })
         }
-        Err(_) => Trial::test(name, || Ok(())).with_ignored_flag(true),
-    });
-    let trials: Vec<Trial> = trials.collect();
-    if card.is_err() {
-        // Asked to run even what is ignored, a test without its card has nothing to run.
-        arguments.ignored = false;
-        arguments.include_ignored = false;
-    }
+        (card, reason) => {
+            if let (Ok(_), Some(reason)) = (card, reason) {
+                skip(&format!("{}: {reason}", test.name));
+            }
+            Trial::test(test.name, || Ok(())).with_ignored_flag(true)
+        }
+    };
+    let trials = tests.into_iter().map(trial).collect();
     run(&arguments, trials).exit_code()
 }
 

@@ -8,12 +8,11 @@ use sidestep_tests::conformance::{Bed, NamedCase, VerbsBed};
 fn main() -> ExitCode {
     let cases: Vec<NamedCase> = sidestep_tests::conformance_list!();
     let tests = cases.into_iter().map(|(name, case)| {
-        let test: CardTest = Box::new(move |address| {
+        CardTest::new(name, move |address| {
             let bed = VerbsBed::start(address);
             case(&bed);
             assert_ne!(bed.outside_untouched(), Some(false), "memory beside the region");
-        });
-        (name.to_owned(), test)
+        })
     });
     card::main(tests.collect())
 }

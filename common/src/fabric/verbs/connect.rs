@@ -123,7 +123,7 @@ fn connect_node(node: Node, options: &ConnectOptions) -> Result<VerbsFabric, Ver
         return Err(VerbsError::Refused { reason: "the memory node's answer was not understood".to_owned() });
     };
     let depth = accepted.depth.min(depth);
-    queue_pair.make_ready_to_receive(&id, accepted.mtu, 1)?;
+    queue_pair.make_ready_to_receive(&id, accepted.mtu, 1, options.device.gid_index.map(u32::from))?;
     queue_pair.make_ready_to_send(&id, depth)?;
     id.establish()?;
 

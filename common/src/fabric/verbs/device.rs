@@ -73,6 +73,19 @@ pub struct DeviceLimits {
     pub registration_bytes: u64,
 }
 
+impl DeviceLimits {
+    /// Whether the device can serve one-sided commits.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoAtomics`] if not.
+    pub fn require_atomics(&self, device: &str) -> Result<(), VerbsError> {
+        if self.atomics.has_atomics() {
+            return Ok(());
+        }
+        Err(VerbsError::NoAtomics { device: device.to_owned(), capability: self.atomics })
+    }
+}
+
 /// State of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortState {
@@ -326,4 +339,59 @@ pub fn table(devices: &[DeviceInfo]) -> String {
     }
     text.truncate(text.trim_end().len());
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attributes(atomic_cap: u32) -> ibv_device_attr {
+        // SAFETY: a structure of numbers, for which zero is a value.
+        let mut attributes: ibv_device_attr = unsafe { std::mem::zeroed() };
+        attributes.atomic_cap = atomic_cap;
+        attributes
+    }
+
+    /// Both kinds of atomics will do; none, and what nobody knows, will not.
+    #[test]
+    fn cards_with_any_atomics_are_taken_and_others_refused_with_a_reason() {
+        use ibv_atomic_cap::*;
+        for code in [IBV_ATOMIC_HCA, IBV_ATOMIC_GLOB] {
+            limits(&attributes(code)).require_atomics("mlx5_0").unwrap();
+        }
+        for code in [IBV_ATOMIC_NONE, 77] {
+            let text = limits(&attributes(code)).require_atomics("mlx5_0").unwrap_err().to_string();
+            assert!(text.contains("mlx5_0") && text.contains("two-sided") && text.contains("tcp"), "{text}");
+        }
+    }
+
+    #[test]
+    fn negative_limits_are_taken_as_not_said() {
+        let mut attributes = attributes(0);
+        attributes.max_qp_rd_atom = -1;
+        attributes.max_qp_init_rd_atom = 16;
+        let limits = limits(&attributes);
+        assert_eq!((limits.responder_depth, limits.initiator_depth), (0, 16));
+    }
+
+    #[test]
+    fn gids_know_what_they_are() {
+        let gid = |text: &str| Gid(text.parse::<Ipv6Addr>().unwrap().octets());
+        assert!(gid("::").is_zero() && gid("fe80::1").is_link_local() && gid("febf::1").is_link_local());
+        assert!(!gid("fec0::1").is_link_local() && !gid("::ffff:10.0.0.1").is_link_local());
+        assert_eq!(gid("::ffff:10.0.0.1").address(), IpAddr::from([10, 0, 0, 1]));
+        assert!(gid("2001:db8::1").address().is_ipv6());
+    }
+
+    /// A host may have no device, no kernel module and no library; each is told in words, none ends the process.
+    #[test]
+    fn looking_is_safe_on_any_host() {
+        match list() {
+            Ok(devices) => println!("{}", table(&devices)),
+            Err(error) => assert!(error.to_string().contains("apt-get install"), "{error}"),
+        }
+        assert!(table(&[]).contains("none"));
+        let bad = DeviceInfo { name: "bad0".into(), details: Err("permission denied".into()) };
+        assert!(table(&[bad]).contains("bad0: unusable: permission denied"));
+    }
 }

@@ -6,6 +6,7 @@
 use std::io;
 
 use super::choice::ChoiceError;
+use super::device::AtomicCapability;
 use super::memlock::MemlockError;
 use crate::fabric::{ConnectError, FabricKind};
 
@@ -42,12 +43,14 @@ pub enum VerbsError {
     Memlock(#[from] MemlockError),
     /// The card does no atomics.
     #[error(
-        "device {device} has no remote atomics (capability NONE), and one-sided commits need compare-and-swap: \
-         commits would have to be two-sided; use a device with atomics, or --transport tcp"
+        "device {device} has no remote atomics (capability {capability}), and one-sided commits need \
+         compare-and-swap: commits would have to be two-sided; use a device with atomics, or --transport tcp"
     )]
     NoAtomics {
         /// The device.
         device: String,
+        /// What it says of its atomics.
+        capability: AtomicCapability,
     },
     /// The card's atomics do not do what they must.
     #[error("device {device} says it has atomics, but {what} returned {found:#x} instead of {expected:#x}")]
@@ -127,6 +130,10 @@ impl From<VerbsError> for ConnectError {
         match error {
             VerbsError::Timeout { doing } => Self::Timeout { kind, doing },
             VerbsError::Refused { reason } => Self::Refused { kind, reason },
+            VerbsError::Call { errno, .. } => {
+                let source = io::Error::new(io::Error::from_raw_os_error(errno).kind(), error);
+                Self::Io { kind, doing: "making a connection", source }
+            }
             other => Self::Unavailable { kind, reason: other.to_string() },
         }
     }

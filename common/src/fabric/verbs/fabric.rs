@@ -33,6 +33,10 @@ const STAGING_BYTES_MAX: usize = 8 * VERB_BYTES_MAX;
 /// Bytes that are asked to travel inside a work request: a small block, without making the send queue's entries
 /// (which have room for it always) much larger than two cache lines times two.
 pub(super) const INLINE_BYTES: u32 = 256;
+/// An address that no registration contains, for atomics on words that aren't aligned: some drivers refuse those when
+/// they are posted, others leave it to the card. The contract wants a completion in its place in the order, so the
+/// memory node's card gets an atomic that it can only refuse.
+const NOWHERE: u64 = u64::MAX - 0xfff;
 /// Polls that find nothing, after which the connection's file is looked at: a memory node that fenced this session
 /// says so there, long before retries run out.
 const EMPTY_POLLS_MAX: u32 = 1024;
@@ -108,6 +112,11 @@ impl VerbsFabric {
         Remote { address: self.base.wrapping_add(offset.0), rkey: self.rkey }
     }
 
+    fn remote_word(&self, offset: Offset) -> Remote {
+        let remote = self.remote(offset);
+        if remote.address.is_multiple_of(8) { remote } else { Remote { address: NOWHERE, ..remote } }
+    }
+
     fn cell_count(&self) -> u64 {
         (self.cells.bytes() / size_of::<u64>()) as u64
     }
@@ -145,7 +154,12 @@ impl VerbsFabric {
                     let (what, limit) = ("bytes of a verb", VERB_BYTES_MAX);
                     return Err(PostError::TooLarge { what, asked: bytes, limit });
                 }
-                let remote = self.remote(verb.remote());
+                let remote = match verb {
+                    Verb::Read { remote, .. } | Verb::Write { remote, .. } => self.remote(*remote),
+                    Verb::CompareSwap { remote, .. } | Verb::FetchAdd { remote, .. } => {
+                        self.remote_word(*remote)
+                    }
+                };
                 match verb {
                     Verb::Read { into, .. } => {
                         let addr = into.address().as_ptr().addr() as u64;

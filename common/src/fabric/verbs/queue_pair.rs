@@ -113,21 +113,31 @@ impl QueuePair {
         self.modify(&mut attributes, mask | ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS.0 as i32, "INIT")
     }
 
-    /// Makes it ready to answer: with that MTU, and so many outstanding READs and atomics.
+    /// Makes it ready to answer: with that MTU, and so many outstanding READs and atomics. A GID index that was
+    /// chosen by hand must be the one that librdmacm takes: it goes by address, and RoCE v1 and v2 share those.
     pub(super) fn make_ready_to_receive(
         &self,
         id: &Identifier,
         mtu: Mtu,
         depth: u8,
+        gid_index: Option<u32>,
     ) -> Result<(), VerbsError> {
         let (mut attributes, mask) = id.qp_attributes(ibv_qp_state::IBV_QPS_RTR)?;
+        let taken = u32::from(attributes.ah_attr.grh.sgid_index);
+        if let Some(wanted) = gid_index.filter(|wanted| *wanted != taken) {
+            return Err(VerbsError::OtherDevice {
+                address: "the connection".to_owned(),
+                wanted: format!("GID index {wanted}"),
+                found: format!("index {taken}; see default_roce_mode in /sys/kernel/config/rdma_cm"),
+            });
+        }
         attributes.path_mtu = mtu.code();
         attributes.max_dest_rd_atomic = depth;
         let ours = ibv_qp_attr_mask::IBV_QP_PATH_MTU.0 | ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC.0;
         self.modify(&mut attributes, mask | ours as i32, "RTR")
     }
 
-    /// Makes it ready to ask, with so many outstanding READs and atomics. Returns the GID index in use.
+    /// Makes it ready to ask, with so many outstanding READs and atomics.
     pub(super) fn make_ready_to_send(&self, id: &Identifier, depth: u8) -> Result<(), VerbsError> {
         let (mut attributes, mask) = id.qp_attributes(ibv_qp_state::IBV_QPS_RTS)?;
         attributes.timeout = TIMEOUT;

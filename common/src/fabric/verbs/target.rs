@@ -64,6 +64,8 @@ struct Shared {
     domain: Arc<ProtectionDomain>,
     mapping: Arc<Mapping>,
     chosen: Chosen,
+    /// The GID index, if it was not left to us.
+    gid_index_by_hand: Option<u32>,
     port: u16,
     mtu: Mtu,
     responder_depth: u8,
@@ -101,9 +103,7 @@ impl VerbsTarget {
         let chosen = choose(&device::list()?, &options.device, options.address)?;
         let context = Context::open(&chosen.device)?;
         let limits = device::limits(&context.attributes()?);
-        if !limits.atomics.has_atomics() {
-            return Err(VerbsError::NoAtomics { device: chosen.device });
-        }
+        limits.require_atomics(&chosen.device)?;
         let events = EventChannel::new()?;
         let id = Identifier::new(&events)?;
         id.bind(SocketAddr::new(chosen.address, options.port))?;
@@ -137,6 +137,7 @@ impl VerbsTarget {
             completions,
             port: id.source_port(),
             chosen,
+            gid_index_by_hand: options.device.gid_index.map(u32::from),
             mtu,
             responder_depth: negotiate::depth(limits.responder_depth, depth_max),
             wake: event_file()?,
@@ -427,7 +428,7 @@ impl Shared {
         // SAFETY: the queue is of the same device; it is part of what all connections are dropped before.
         let queue_pair = unsafe { QueuePair::new(&self.domain, self.completions.raw(), capacity) }?;
         queue_pair.initialise(id, Some(rights))?;
-        queue_pair.make_ready_to_receive(id, mtu, depth)?;
+        queue_pair.make_ready_to_receive(id, mtu, depth, self.gid_index_by_hand)?;
         queue_pair.make_ready_to_send(id, 1)?;
         id.accept(&Parameters {
             private_data: &Accepted { mtu, depth }.encode(),

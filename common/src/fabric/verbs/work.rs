@@ -159,3 +159,48 @@ impl WorkList {
 fn rdma(remote: Remote) -> wr_t {
     wr_t { rdma: rdma_t { remote_addr: remote.address, rkey: remote.rkey } }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where lkeys and rkeys differ, as they do on some cards, mixing them up is an access error. On cards where they
+    /// are equal nothing would show it, so the requests themselves are looked at.
+    #[test]
+    fn an_rkey_names_the_remote_place_and_an_lkey_the_local_one() {
+        let mut list = WorkList::default();
+        let remote = Remote { address: 0x1000, rkey: 0x7777 };
+        let local = ibv_sge { addr: 0x2000, length: 8, lkey: 0x1111 };
+        list.read(0, remote, local);
+        list.write(1, remote, local);
+        list.compare_swap(2, remote, [3, 4], local);
+        list.fetch_add(3, remote, 5, local);
+        assert!(list.gather.iter().all(|entry| entry.lkey == 0x1111 && entry.addr == 0x2000));
+        for request in &list.requests[..2] {
+            // SAFETY: a READ or WRITE has this member.
+            let rdma = unsafe { request.raw.wr.rdma };
+            assert_eq!((rdma.remote_addr, rdma.rkey), (0x1000, 0x7777));
+        }
+        for (request, values) in list.requests[2..].iter().zip([(3, 4), (5, 0)]) {
+            // SAFETY: an atomic has this member.
+            let atomic = unsafe { request.raw.wr.atomic };
+            assert_eq!((atomic.remote_addr, atomic.rkey), (0x1000, 0x7777));
+            assert_eq!((atomic.compare_add, atomic.swap), values);
+        }
+    }
+
+    #[test]
+    fn empty_pieces_take_no_entry_and_only_the_last_is_signalled() {
+        let mut list = WorkList::default();
+        let remote = Remote { address: 0, rkey: 1 };
+        list.write_inline(7, remote, &[b"head", b"", b"value"]);
+        list.read(8, remote, ibv_sge { addr: 0, length: 0, lkey: 0 });
+        list.signal_last();
+        let counts: Vec<i32> = list.requests.iter().map(|request| request.raw.num_sge).collect();
+        assert_eq!((counts, list.gather.len()), (vec![2, 0], 2));
+        let flags: Vec<u32> = list.requests.iter().map(|request| request.raw.send_flags).collect();
+        assert_eq!(flags, [ibv_send_flags::IBV_SEND_INLINE.0, ibv_send_flags::IBV_SEND_SIGNALED.0]);
+        list.clear();
+        assert!(list.requests.is_empty() && list.gather.is_empty());
+    }
+}
