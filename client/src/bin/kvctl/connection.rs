@@ -2,7 +2,7 @@
 //!
 //! Always true: a command that only reads asks for no more than reading; the memory node then keeps its writes out.
 
-use sidestep_client::{Client, DeviceChoice};
+use sidestep_client::{Client, DeviceChoice, FabricKind};
 
 use crate::arguments::{Common, DEFAULT_ENDPOINT};
 use crate::failure::Failure;
@@ -43,4 +43,13 @@ pub(crate) fn connect(common: &Common, purpose: Purpose) -> Result<Client, Failu
 /// The device as given.
 pub(crate) fn device(common: &Common) -> DeviceChoice {
     DeviceChoice { device: common.device.clone(), port: common.ib_port, gid_index: common.gid_index }
+}
+
+/// Over which fabric, in words; descriptions may begin with its name already.
+pub(crate) fn over(fabric: FabricKind, description: &str) -> String {
+    if description.starts_with(fabric.name()) {
+        format!("over {description}")
+    } else {
+        format!("over {fabric}: {description}")
+    }
 }

@@ -11,7 +11,7 @@ use sidestep_client::{Effect, Error, FabricKind, Session, Trace};
 
 use crate::arguments::{Common, Explained, OutputFormat};
 use crate::bytes::{JsonBytes, printable};
-use crate::connection::{Purpose, connect, endpoint};
+use crate::connection::{Purpose, connect, endpoint, over};
 use crate::duration::microseconds;
 use crate::failure::{Exit, Failure};
 use crate::{keys, output};
@@ -69,6 +69,8 @@ pub(crate) fn explain(common: &Common, operation: &Explained) -> Result<Exit, Fa
     };
     let client = connect(common, purpose)?;
     let (fabric, connection) = client.fabric()?;
+    // The first verb of a session touches pages and buffers that were never touched: let another get pay for that.
+    client.with_session(|session| session.get_with(b"kvctl warms up", |_| ()))?;
     let (outcome, trace) = client.explain(|session| perform(session, operation, &key, &value));
     let statistics = client.statistics();
     let retries = statistics.get.retries + statistics.put.retries + statistics.delete.retries;
@@ -160,7 +162,7 @@ impl Summary {
 
 fn text(explanation: &Explanation, key: &str) -> String {
     let Explanation { endpoint, fabric, connection, operation, result, trace, summary, .. } = explanation;
-    let mut text = format!("{operation} {key}: {result}\n{endpoint} over {fabric}: {connection}\n\n");
+    let mut text = format!("{operation} {key}: {result}\n{endpoint} {}\n\n", over(*fabric, connection));
     let header = ["trip", "verb", "of", "region offset", "bytes", "posted µs", "completed µs", "outcome"];
     let mut rows = vec![header.map(String::from)];
     // A new session's set-up comes before the first verb; times count from that.

@@ -9,7 +9,7 @@ use serde_json::json;
 use sidestep_client::{Client, Effect};
 
 use crate::arguments::{Common, OutputFormat, PingArguments};
-use crate::connection::{Purpose, connect, endpoint};
+use crate::connection::{Purpose, connect, endpoint, over};
 use crate::duration::microseconds;
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -19,7 +19,7 @@ pub(crate) fn ping(common: &Common, arguments: &PingArguments) -> Result<Exit, F
     let client = connect(common, Purpose::Read)?;
     let (fabric, description) = client.fabric()?;
     if common.output == OutputFormat::Text {
-        let line = format!("{} over {fabric}: {description}\n", endpoint(common));
+        let line = format!("{} {}\n", endpoint(common), over(fabric, &description));
         output::write(line.as_bytes(), Effect::No)?;
     }
     let mut controls = Vec::new();

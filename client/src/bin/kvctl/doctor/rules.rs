@@ -10,6 +10,7 @@ use super::facts::{
     Card, CardDetails, Cards, Choice, Facts, HugePages, Loopback, Memlock, Outcome, Port, Server,
     SharedMemory,
 };
+use crate::connection::over;
 use crate::stats::bytes;
 
 /// How bad it is.
@@ -327,8 +328,10 @@ fn judge_server(server: &Server) -> Check {
         ),
         Outcome::Ok(answer) => {
             let finding = format!(
-                "{endpoint} runs version {}, over {}: {}; answers in {} µs",
-                answer.version, answer.fabric, answer.connection, answer.ping_us
+                "{endpoint} runs version {}, {}; answers in {} µs",
+                answer.version,
+                over(answer.fabric, &answer.connection),
+                answer.ping_us
             );
             let own = env!("CARGO_PKG_VERSION");
             if answer.version == own {
