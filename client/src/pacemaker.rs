@@ -23,6 +23,8 @@ const INTERVAL_MIN: Duration = Duration::from_millis(20);
 struct Patient {
     control: Weak<Control>,
     lease: Duration,
+    /// The one that the session started in, acknowledged again with each heartbeat; never an older one.
+    epoch: u64,
 }
 
 #[derive(Default, Debug)]
@@ -47,9 +49,9 @@ impl Pacemaker {
         Ok(Self { shared, wake })
     }
 
-    /// Keeps `control`'s lease up for as long as somebody holds it.
-    pub(crate) fn watch(&self, control: &Arc<Control>, lease: Duration) {
-        let patient = Patient { control: Arc::downgrade(control), lease };
+    /// Keeps `control`'s lease up for as long as somebody holds it, in the epoch that the session started in.
+    pub(crate) fn watch(&self, control: &Arc<Control>, lease: Duration, epoch: u64) {
+        let patient = Patient { control: Arc::downgrade(control), lease, epoch };
         self.shared.patients.lock().unwrap_or_else(PoisonError::into_inner).push(patient);
         // The thread may be in a long wait for a slower lease. It can't have ended: it ends with `wake`.
         let _ = self.wake.send(());
@@ -70,22 +72,21 @@ fn run(shared: &Shared, woken: &Receiver<()>) {
 /// Sends every heartbeat once; says when the next ones are due.
 fn beat(shared: &Shared) -> Duration {
     let mut wait = Duration::from_secs(3600);
-    let mut due: Vec<(Arc<Control>, Duration)> = Vec::new();
+    let mut due: Vec<(Arc<Control>, Duration, u64)> = Vec::new();
     shared.patients.lock().unwrap_or_else(PoisonError::into_inner).retain(|patient| {
         let Some(control) = patient.control.upgrade().filter(|control| !control.is_lost()) else {
             return false;
         };
         let interval = (patient.lease / BEATS_PER_LEASE).max(INTERVAL_MIN);
         wait = wait.min(interval);
-        due.push((control, interval));
+        due.push((control, interval, patient.epoch));
         true
     });
-    for (control, interval) in due {
+    for (control, interval, epoch) in due {
         // Epochs are acknowledged by the thread that posts verbs; they begin with index rebuilds. Until then
         // there is only the one that the session started in.
         // A failure marks the channel lost, which is all that is to be done here.
-        let _ =
-            control.request(&Request::Heartbeat { epoch: 0 }, Deadline::after(interval * BEATS_PER_LEASE));
+        let _ = control.request(&Request::Heartbeat { epoch }, Deadline::after(interval * BEATS_PER_LEASE));
     }
     wait
 }

@@ -275,9 +275,10 @@ impl Session {
     /// [`Error`] if it does not.
     pub fn ping(&mut self) -> Result<Duration, Error> {
         let deadline = Deadline::after(self.timeout);
-        let control = Arc::clone(&self.ensure_link(deadline)?.control);
+        let link = self.ensure_link(deadline)?;
+        let (control, epoch) = (Arc::clone(&link.control), link.welcome.epoch);
         let began = std::time::Instant::now();
-        match control.request(&Request::Heartbeat { epoch: 0 }, deadline)? {
+        match control.request(&Request::Heartbeat { epoch }, deadline)? {
             Response::Heartbeat { .. } => Ok(began.elapsed()),
             other => Err(self.unexpected(&other)),
         }
@@ -580,7 +581,7 @@ impl Session {
                 return Err(timed_out());
             }
             let lease = Duration::from_millis(welcome.lease_ms.max(1));
-            self.shared.pacemaker.watch(&control, lease);
+            self.shared.pacemaker.watch(&control, lease, welcome.epoch);
             let ground = SessionGround {
                 endpoint,
                 control: Arc::clone(&control),
