@@ -1,0 +1,32 @@
+# Entry points. Each says what it does; nothing here asks anything.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo build test test-unit test-verbs lint
+
+help: ## Show this
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup: ## Install what is missing to build, lint and test (apt, rustup, cargo)
+	@deploy/scripts/setup.sh build lint test-verbs
+
+demo: ## Build, serve, load a million records, run YCSB's workload b, show what it cost
+	@deploy/scripts/demo.sh
+
+build: ## Build everything, optimised
+	@deploy/scripts/setup.sh build
+	cargo build --locked --release --workspace --bins
+
+test: ## Run every test; real verbs in the Soft-RoCE machine
+	@deploy/scripts/setup.sh build test-verbs
+	@tests/scripts/all.sh
+
+test-unit: ## Run the tests that need no virtual machine
+	@deploy/scripts/setup.sh build
+	@tests/scripts/unit.sh
+
+test-verbs: ## Run the tests on real verbs alone
+	@deploy/scripts/setup.sh build test-verbs
+	@tests/scripts/verbs.sh
+
+lint: ## Format, clippy, documentation, licences
+	@deploy/scripts/setup.sh build lint
+	@deploy/scripts/lint.sh

@@ -1,0 +1,13 @@
+#!/bin/bash
+# Everything that can be said of the code without running it. The first complaint ends it.
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
+
+step() { printf '\n# %s\n' "$*"; "$@"; }
+
+step cargo fmt --all --check
+step cargo clippy --locked --workspace --all-targets -- -D warnings
+step cargo clippy --locked --workspace --all-targets --no-default-features -- -D warnings
+RUSTDOCFLAGS="-D warnings" step cargo doc --locked --workspace --no-deps
+# rdma-sys names a file instead of a licence; the file is read and judged all the same.
+step cargo deny --workspace check --allow no-license-field licenses bans sources
