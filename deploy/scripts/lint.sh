@@ -9,5 +9,6 @@ step cargo fmt --all --check
 step cargo clippy --locked --workspace --all-targets -- -D warnings
 step cargo clippy --locked --workspace --all-targets --no-default-features -- -D warnings
 RUSTDOCFLAGS="-D warnings" step cargo doc --locked --workspace --no-deps
+step deploy/scripts/check-docs.sh
 # rdma-sys names a file instead of a licence; the file is read and judged all the same.
 step cargo deny --workspace check --allow no-license-field licenses bans sources
