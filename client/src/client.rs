@@ -13,7 +13,8 @@ use thread_local::ThreadLocal;
 
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::session::{Session, Shared};
+use crate::link::Shared;
+use crate::session::Session;
 use crate::settings::Settings;
 use crate::statistics::{Counters, Statistics};
 use crate::trace::Trace;

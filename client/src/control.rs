@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use sidestep_common::wire::{Preamble, PreambleKind, Request, Response, WireError, read_frame, write_frame};
+use sidestep_common::wire::{
+    Preamble, PreambleKind, RefusalCode, Request, Response, WireError, read_frame, write_frame,
+};
 
 use crate::clock::Deadline;
 use crate::endpoint::{Endpoint, Place};
@@ -115,7 +117,13 @@ impl Control {
             self.lost.store(true, Ordering::Relaxed);
         }
         match exchanged {
-            Ok(Response::Refused(refusal)) => Err(Error::from_refusal(&self.endpoint, refusal)),
+            Ok(Response::Refused(refusal)) => {
+                if refusal.code == RefusalCode::Fenced {
+                    // The session is over; only a new one can go on.
+                    self.lost.store(true, Ordering::Relaxed);
+                }
+                Err(Error::from_refusal(&self.endpoint, refusal))
+            }
             Ok(response) => Ok(response),
             Err(error) => Err(Error::from_wire(&self.endpoint, error)),
         }

@@ -6,7 +6,7 @@
 //! Start with [`Client::connect`]. A [`Client`] serves many threads, with one [`Session`] each underneath; take a
 //! [`Session`] yourself for a thread of your own. Errors say whether the operation happened: [`Error::effect`].
 //!
-//! Imports run one way: `client` → `session` → `driver` → [`operation`] (pure) and the fabrics of
+//! Imports run one way: `client` → `session` → `link` → `driver` → [`operation`] (pure) and the fabrics of
 //! `sidestep_common`.
 
 pub mod allocator;
@@ -19,6 +19,7 @@ pub mod directory;
 mod driver;
 mod endpoint;
 mod error;
+mod link;
 pub mod operation;
 mod pacemaker;
 mod region_view;

@@ -102,7 +102,7 @@ fn tcp(options: &ConnectOptions) -> Result<LoopbackTimes, String> {
 
 #[cfg(feature = "verbs")]
 fn verbs(wanted: &DeviceChoice) -> Result<LoopbackTimes, String> {
-    let report = sidestep_client::common::fabric::verbs::loopback_check(wanted);
+    let report = sidestep_client::common::fabric::verbs::loopback_check(wanted, None);
     let report = report.map_err(|error| error.to_string())?;
     let nanoseconds = |duration: Duration| duration.as_nanos() as u64;
     Ok(LoopbackTimes { read_ns: nanoseconds(report.read), cas_ns: nanoseconds(report.compare_swap) })

@@ -1,0 +1,358 @@
+//! A session's connection: joining, joining again, leaving.
+//!
+//! Always true: a [`Link`] that is handed out has a data path that was checked to reach the region that the control
+//! channel described. A new data path is joined only after the old one is given up, so the server's fence
+//! finds nothing that it can't revoke. Attempts follow each other after longer and longer, random waits.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sidestep_common::fabric::{ConnectOptions, Effect, FabricKind, Join, SessionId, connect};
+use sidestep_common::layout::{SizeClass, Superblock, VALUE_BYTES_MAX};
+use sidestep_common::wire::{ChunkPurpose, Hello, RefusalCode, Request, Response, Welcome};
+
+use crate::allocator::Allocator;
+use crate::backoff::Backoff;
+use crate::bootstrap::{check_region, read_directory};
+use crate::clock::Deadline;
+use crate::control::Control;
+use crate::driver::{Driver, Ground};
+use crate::endpoint::{Endpoint, Place};
+use crate::error::Error;
+use crate::operation::{Context, WriteIds};
+use crate::pacemaker::Pacemaker;
+use crate::region_view::{RegionView, SharedView};
+use crate::settings::Settings;
+use crate::statistics::Counters;
+
+/// What the sessions of a client share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) settings: Settings,
+    view: SharedView,
+    pacemaker: Pacemaker,
+}
+
+impl Shared {
+    pub(crate) fn new(endpoint: Endpoint, settings: Settings) -> Result<Self, Error> {
+        let pacemaker = Pacemaker::start().map_err(|error| Error::Unreachable {
+            endpoint: endpoint.to_string(),
+            reason: format!("no thread for heartbeats: {error}"),
+        })?;
+        Ok(Self { endpoint, settings, view: SharedView::empty(), pacemaker })
+    }
+}
+
+/// The connection while it stands.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) driver: Driver,
+    pub(crate) member: Member,
+}
+
+/// A session that the server knows, with or without a data path.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) control: Arc<Control>,
+    pub(crate) ground: SessionGround,
+    pub(crate) welcome: Welcome,
+    pub(crate) value_bytes_max: usize,
+}
+
+/// What operations of this session stand on.
+#[derive(Debug)]
+pub(crate) struct SessionGround {
+    endpoint: String,
+    control: Arc<Control>,
+    pub(crate) view: Arc<RegionView>,
+    pub(crate) allocator: Allocator,
+    write_ids: WriteIds,
+    counters: Arc<Counters>,
+}
+
+impl Ground for SessionGround {
+    fn context(&mut self, now_ms: u64) -> Context<'_> {
+        Context {
+            superblock: &self.view.superblock,
+            directory: &self.view.directory,
+            allocator: &mut self.allocator,
+            write_ids: &mut self.write_ids,
+            now_ms,
+        }
+    }
+
+    fn get_memory(
+        &mut self,
+        class: SizeClass,
+        purpose: ChunkPurpose,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
+        self.counters.count_chunk_request();
+        let count = self.allocator.ask_chunks(class);
+        let request = Request::Chunks { class: class.index(), count, purpose };
+        match self.control.request(&request, deadline)? {
+            Response::Chunks(grants) if !grants.is_empty() => {
+                for grant in grants {
+                    self.allocator
+                        .add(&self.view.superblock.geometry, grant)
+                        .map_err(|error| Error::from_grant(&self.endpoint, error))?;
+                }
+                Ok(())
+            }
+            other => Err(unexpected(&self.endpoint, &other)),
+        }
+    }
+}
+
+/// Attempts to join again start this far apart, and end that far apart.
+const RECONNECT_FIRST: Duration = Duration::from_millis(20);
+const RECONNECT_LIMIT: Duration = Duration::from_secs(2);
+
+/// Joins, and joins again.
+#[derive(Debug)]
+pub(crate) struct Joiner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) counters: Arc<Counters>,
+    link: Option<Link>,
+    /// The session whose data path was given up and not joined again yet.
+    member: Option<Member>,
+    backoff: Backoff,
+    /// No attempt before this: the wait after the last one outlives the call that made it.
+    not_before: Option<std::time::Instant>,
+}
+
+impl Joiner {
+    /// Opens a new session.
+    pub(crate) fn open(shared: Arc<Shared>, counters: Arc<Counters>) -> Result<Self, Error> {
+        let mut seed = [0; 8];
+        // Without randomness all clients would wait alike, which is bad but not wrong.
+        let _ = getrandom::fill(&mut seed);
+        let backoff = Backoff::new(RECONNECT_FIRST, RECONNECT_LIMIT, u64::from_le_bytes(seed));
+        let mut joiner = Self { shared, counters, link: None, member: None, backoff, not_before: None };
+        let deadline = Deadline::after(joiner.shared.settings.connect_timeout);
+        joiner.link = Some(joiner.join_new(deadline)?);
+        Ok(joiner)
+    }
+
+    /// The link, joined again if it was lost, by the deadline. It is to be put back.
+    #[inline]
+    pub(crate) fn take(&mut self, deadline: Deadline) -> Result<Link, Error> {
+        match self.link.take() {
+            Some(link) if !link.driver.is_broken() && !link.member.control.is_lost() => Ok(link),
+            link => self.join_again(link, deadline),
+        }
+    }
+
+    /// Puts the link back.
+    #[inline]
+    pub(crate) fn put(&mut self, link: Link) -> &mut Link {
+        self.link.insert(link)
+    }
+
+    /// The link for the last time.
+    pub(crate) const fn leave(&mut self) -> Option<Link> {
+        self.link.take()
+    }
+
+    /// The link as it is, for looking at.
+    pub(crate) const fn peek(&mut self) -> Option<&mut Link> {
+        self.link.as_mut()
+    }
+
+    /// The session's number, if there is one.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        let member = self.link.as_ref().map(|link| &link.member).or(self.member.as_ref());
+        member.map(|member| member.welcome.session)
+    }
+
+    #[cold]
+    fn join_again(&mut self, link: Option<Link>, deadline: Deadline) -> Result<Link, Error> {
+        if let Some(Link { driver, member }) = link {
+            // Given up before anything is asked for: the server can't take a mapping away.
+            drop(driver);
+            self.member = Some(member);
+        }
+        let mut last = None;
+        loop {
+            if let Some(wait) =
+                self.not_before.map(|when| when.saturating_duration_since(std::time::Instant::now()))
+            {
+                if deadline.left() <= wait {
+                    std::thread::sleep(deadline.left());
+                    return Err(last.unwrap_or_else(|| Error::Unreachable {
+                        endpoint: self.shared.endpoint.to_string(),
+                        reason: "the connection was lost, and the wait before the next attempt is not over"
+                            .into(),
+                    }));
+                }
+                std::thread::sleep(wait);
+            }
+            let joined = match self.member.take().filter(|member| !member.control.is_lost()) {
+                Some(member) => self.rejoin(member, deadline),
+                None => self.join_new(deadline),
+            };
+            match joined {
+                Ok(link) => {
+                    self.backoff.reset();
+                    self.not_before = None;
+                    self.counters.count_reconnect();
+                    return Ok(link);
+                }
+                Err(error) => {
+                    self.not_before = Some(std::time::Instant::now() + self.backoff.next_wait());
+                    if !may_pass(&error) {
+                        return Err(error);
+                    }
+                    last = Some(error);
+                }
+            }
+        }
+    }
+
+    /// Has the server fence the old queue pair, and joins a new one; the session and its chunks survive. If the
+    /// server doesn't know the session any more, the next attempt begins a new one.
+    fn rejoin(&mut self, member: Member, deadline: Deadline) -> Result<Link, Error> {
+        let join = match member.control.request(&Request::Rejoin, deadline)? {
+            Response::Rejoined(join) => join,
+            other => return Err(unexpected(&self.shared.endpoint.to_string(), &other)),
+        };
+        match self.join_data(&join, member.control.peer(), &member.ground.view.superblock, deadline) {
+            Ok(driver) => Ok(Link { driver, member }),
+            Err(error) => {
+                self.member = Some(member);
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens a new session: control channel, hello, data path, superblock check, directory.
+    fn join_new(&self, deadline: Deadline) -> Result<Link, Error> {
+        let endpoint = self.shared.endpoint.to_string();
+        let settings = &self.shared.settings;
+        let mut fabrics = fabrics_to_try(&self.shared.endpoint);
+        loop {
+            let control = Arc::new(Control::open(&self.shared.endpoint, deadline)?);
+            let welcome = match control.request(&self.hello(&fabrics), deadline)? {
+                Response::Welcome(welcome) => *welcome,
+                other => return Err(unexpected(&endpoint, &other)),
+            };
+            let superblock = Superblock::parse(&welcome.superblock)
+                .map_err(|error| Error::from_superblock(&endpoint, error))?;
+            let value_bytes_max = VALUE_BYTES_MAX.min(welcome.value_bytes_max as usize);
+            if let Some(wanted_bytes) = settings.value_bytes_wanted.filter(|wanted| *wanted > value_bytes_max)
+            {
+                return Err(Error::ValueLimit { wanted_bytes, limit_bytes: value_bytes_max, endpoint });
+            }
+            let mut driver = match self.join_data(&welcome.join, control.peer(), &superblock, deadline) {
+                Ok(driver) => driver,
+                Err(error) => {
+                    // The server offered what can't be had from here, such as another host's shared memory.
+                    let failed = welcome.join.kind();
+                    fabrics.retain(|kind| *kind != failed);
+                    if fabrics.is_empty() {
+                        return Err(error);
+                    }
+                    tracing::info!(%error, "trying another fabric");
+                    let _ = control.request(&Request::Goodbye, deadline);
+                    continue;
+                }
+            };
+            check_region(&mut driver, &superblock, &endpoint, deadline)?;
+            let view = match self.shared.view.of(&superblock) {
+                Some(view) => view,
+                None => {
+                    let directory = read_directory(&mut driver, &superblock, &endpoint, deadline)?;
+                    let view = Arc::new(RegionView { superblock, directory });
+                    self.shared.view.set(&view);
+                    view
+                }
+            };
+            if deadline.has_passed() {
+                let doing = "joining";
+                return Err(Error::Timeout {
+                    endpoint,
+                    after_ms: deadline.whole_ms(),
+                    doing,
+                    effect: Effect::No,
+                });
+            }
+            let lease = Duration::from_millis(welcome.lease_ms.max(1));
+            self.shared.pacemaker.watch(&control, lease, welcome.epoch);
+            let ground = SessionGround {
+                endpoint,
+                control: Arc::clone(&control),
+                view,
+                allocator: Allocator::new(),
+                write_ids: WriteIds::new(welcome.session.0),
+                counters: Arc::clone(&self.counters),
+            };
+            return Ok(Link { driver, member: Member { control, ground, welcome, value_bytes_max } });
+        }
+    }
+
+    fn hello(&self, fabrics: &[FabricKind]) -> Request {
+        let settings = &self.shared.settings;
+        Request::Hello(Hello {
+            client_version: env!("CARGO_PKG_VERSION").to_owned(),
+            client_name: settings.name.clone(),
+            token: settings.token.clone(),
+            fabrics: fabrics.to_vec(),
+            rights: settings.rights,
+            boot_id: std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+                .map(|id| id.trim().to_owned())
+                .unwrap_or_default(),
+            process_id: std::process::id(),
+        })
+    }
+
+    fn join_data(
+        &self,
+        join: &Join,
+        peer: Option<IpAddr>,
+        superblock: &Superblock,
+        deadline: Deadline,
+    ) -> Result<Driver, Error> {
+        let settings = &self.shared.settings;
+        let options = ConnectOptions {
+            peer,
+            region_bytes: superblock.geometry.region_bytes,
+            rights: settings.rights,
+            verbs_in_flight_max: settings.verbs_in_flight_max,
+            buffer_limit_bytes: settings.buffer_limit_bytes,
+            device: settings.device.clone(),
+            deadline: deadline.end(),
+        };
+        let fabric = connect(join, &options)
+            .map_err(|source| Error::Connect { endpoint: self.shared.endpoint.to_string(), source })?;
+        Ok(Driver::new(fabric, superblock.incarnation ^ u64::from(std::process::id())))
+    }
+}
+
+/// Fabrics in the order in which a client likes them.
+fn fabrics_to_try(endpoint: &Endpoint) -> Vec<FabricKind> {
+    match (endpoint.fabric, &endpoint.place) {
+        (Some(fabric), _) => vec![fabric],
+        (None, Place::Unix(_)) => vec![FabricKind::Shm],
+        (None, Place::Tcp(..)) => vec![FabricKind::Verbs, FabricKind::Shm, FabricKind::Tcp],
+    }
+}
+
+/// Whether the same attempt may go well later.
+fn may_pass(error: &Error) -> bool {
+    match error {
+        Error::Refused { refusal, .. } => {
+            matches!(refusal.code, RefusalCode::SessionLimit | RefusalCode::Draining | RefusalCode::Fenced)
+        }
+        Error::Unreachable { .. } | Error::Connect { .. } | Error::Failed { .. } => true,
+        _ => false,
+    }
+}
+
+/// A response that makes no sense.
+pub(crate) fn unexpected(endpoint: &str, response: &Response) -> Error {
+    let name = format!("{response:?}");
+    let name = name.split(['(', ' ', '{']).next().unwrap_or_default();
+    Error::Protocol { endpoint: endpoint.to_owned(), reason: format!("unexpected response {name}") }
+}
