@@ -21,8 +21,9 @@ use crate::fabric::{GATHER_MAX, Rights};
 /// The time after which a packet is sent again is 4.096 µs · 2^14 = 67 ms: a lost acknowledgement stalls a session for
 /// that long. With 18, the usual default, it would be a second.
 const TIMEOUT: u8 = 14;
-/// How often it is sent again before the connection counts as lost; the most there is.
-pub(super) const RETRIES: u8 = 7;
+/// How often it is sent again before the connection counts as lost: after half a second, or two on cards that stretch
+/// the timeout fourfold. Not 7, the most there is: rxe takes that for ever.
+pub(super) const RETRIES: u8 = 6;
 
 /// What a queue pair is to hold.
 #[derive(Clone, Copy, Debug)]
