@@ -17,7 +17,7 @@ use sidestep_common::wire::{
 
 use crate::clock::Deadline;
 use crate::endpoint::{Endpoint, Place};
-use crate::error::Error;
+use crate::error::{Error, io_reason};
 
 /// A TCP or Unix stream.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Control {
     pub(crate) fn open(endpoint: &Endpoint, deadline: Deadline) -> Result<Self, Error> {
         let name = endpoint.to_string();
         let unreachable =
-            |error: io::Error| Error::Unreachable { endpoint: name.clone(), reason: error.to_string() };
+            |error: io::Error| Error::Unreachable { endpoint: name.clone(), reason: io_reason(&error) };
         let (mut stream, peer) = match &endpoint.place {
             Place::Unix(path) => (Stream::Unix(UnixStream::connect(path).map_err(unreachable)?), None),
             Place::Tcp(host, port) => {

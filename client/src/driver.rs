@@ -20,7 +20,7 @@ use crate::clock::{Deadline, now_ms};
 use crate::error::Error;
 use crate::operation::{Action, Context, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step};
 use crate::statistics::Tally;
-use crate::trace::Tracer;
+use crate::trace::{Tracer, swap_outcome};
 
 /// What the driver needs of its session: the operations' context, and memory from the server.
 pub(crate) trait Ground {
@@ -516,8 +516,9 @@ fn written_bytes(verb: &PlannedVerb, operation: &impl Operation) -> u64 {
 /// What came of a verb, in words.
 fn outcome((verb, reply): (&PlannedVerb, &Reply)) -> String {
     match (&verb.action, reply) {
-        (Action::CompareSwap { expected, .. }, Reply::Old(old)) if old == expected => "swapped".into(),
-        (Action::CompareSwap { .. }, Reply::Old(old)) => format!("lost: found {old:#018x}"),
+        (Action::CompareSwap { expected, desired }, Reply::Old(old)) => {
+            swap_outcome(*expected, *desired, *old)
+        }
         _ => "done".into(),
     }
 }

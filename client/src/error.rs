@@ -133,7 +133,7 @@ impl Error {
         match error {
             WireError::Io(error) => Self::Unreachable {
                 endpoint: endpoint.to_owned(),
-                reason: format!("control connection: {error}"),
+                reason: format!("control connection: {}", io_reason(&error)),
             },
             other => Self::Protocol { endpoint: endpoint.to_owned(), reason: other.to_string() },
         }
@@ -152,5 +152,13 @@ impl Error {
 
     pub(crate) fn from_grant(endpoint: &str, error: GrantError) -> Self {
         Self::Protocol { endpoint: endpoint.to_owned(), reason: error.to_string() }
+    }
+}
+
+/// An I/O error in words. A socket's own timeout comes as "resource temporarily unavailable", which tells nobody.
+pub(crate) fn io_reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => "no answer in time".into(),
+        _ => error.to_string(),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use sidestep_common::layout::Offset;
+use sidestep_common::layout::{Offset, SlotState, SlotWord};
 
 /// One verb of an operation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -58,6 +58,28 @@ impl Trace {
     }
 }
 
+/// What came of a CAS of a slot that held `old`, in words.
+pub(crate) fn swap_outcome(expected: u64, desired: u64, old: u64) -> String {
+    if old == expected {
+        format!("{} became {}", slot_words(old), slot_words(desired))
+    } else {
+        format!("lost to {}", slot_words(old))
+    }
+}
+
+/// A slot word as people read it: its state, and the block that it names.
+fn slot_words(bits: u64) -> String {
+    let (state, block) = match SlotWord::from_bits(bits).state() {
+        SlotState::Empty => return "EMPTY".into(),
+        SlotState::Closed => return "CLOSED".into(),
+        SlotState::Malformed => return format!("malformed {bits:#018x}"),
+        SlotState::Live(block) => ("LIVE", block),
+        SlotState::Deleted(block) => ("DELETED", block),
+        SlotState::Moved(block) => ("MOVED", block),
+    };
+    format!("{state} {:#x} v{}", block.offset.0, block.version.0)
+}
+
 /// A trace being written.
 #[derive(Debug)]
 pub(crate) struct Tracer {
@@ -105,5 +127,24 @@ impl Tracer {
 
     pub(crate) fn finish(self) -> Trace {
         self.trace
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sidestep_common::layout::{BlockRef, SizeClass, Tag, Version};
+
+    use super::*;
+
+    #[test]
+    fn a_swap_is_told_in_words() {
+        let class = SizeClass::from_index(1).unwrap();
+        let block = BlockRef { offset: Offset(0xa03f80), class, version: Version(3) };
+        let live = SlotWord::live(Tag::from_low_bits(5), block, true).bits();
+        let deleted = SlotWord::deleted(Tag::from_low_bits(5), block, false).bits();
+        let empty = SlotWord::EMPTY.bits();
+        assert_eq!(swap_outcome(empty, live, empty), "EMPTY became LIVE 0xa03f80 v3");
+        assert_eq!(swap_outcome(live, deleted, live), "LIVE 0xa03f80 v3 became DELETED 0xa03f80 v3");
+        assert_eq!(swap_outcome(empty, deleted, live), "lost to LIVE 0xa03f80 v3");
     }
 }

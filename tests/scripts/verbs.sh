@@ -22,16 +22,15 @@ STATUS_SKIPPED=77
 # Optimised, because an emulated processor is slow; with debug information left out, because every byte is copied.
 PROFILE=softroce
 
-# Builds everything and puts it into one folder: kvserver (a program), costs-test (tests/tests/costs.rs),
-# sidestep_common-unit (the unit tests of a library).
+# Builds all programs and integration tests and puts them into one folder: kvserver is a program, costs-test is
+# tests/tests/costs.rs. Unit tests gain nothing from a card.
 build_programs() {
     rm -rf -- "$programs"
     mkdir -p -- "$programs" || return
     local messages name file
     messages=$(mktemp)
-    # One build for both: tests and programs then share what they are made of.
-    if ! { cargo build --locked --profile "$PROFILE" --workspace --bins --message-format=json-render-diagnostics &&
-        cargo test --locked --profile "$PROFILE" --workspace --no-run --message-format=json-render-diagnostics; } >"$messages"; then
+    local cargo=(--locked --profile "$PROFILE" --workspace --message-format=json-render-diagnostics)
+    if ! { cargo build "${cargo[@]}" --bins && cargo test "${cargo[@]}" --no-run --test '*'; } >"$messages"; then
         rm -f -- "$messages"
         return 1
     fi
@@ -42,7 +41,6 @@ build_programs() {
                 # The tests inside a program: the program itself is wanted under its name.
                 bin:*/deps/*) ;;
                 bin:*) cp -- "$file" "$programs/$name" ;;
-                lib:*) cp -- "$file" "$programs/$name-unit" ;;
                 test:*) cp -- "$file" "$programs/$name-test" ;;
             esac || exit
         done

@@ -317,7 +317,8 @@ fn assert_interrupt_ends(mut child: Child) {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let began = Instant::now();
     until("an interrupted kvctl has ended", || child.try_wait().unwrap().is_some());
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    // Against the hour that it would have waited; an emulated machine needs some of it.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(child.wait().unwrap().signal(), Some(Signal::INT.as_raw()));
 }
 

@@ -17,6 +17,10 @@ use crate::{duration, failure};
 /// Where the server is if nothing says otherwise.
 pub(crate) const DEFAULT_ENDPOINT: &str = "sidestep://127.0.0.1:7480";
 
+const ENDPOINT_HELP: &str = "\
+The server: sidestep://HOST[:PORT][?fabric=verbs|shm|tcp], HOST[:PORT] or unix:PATH \
+[default: sidestep://127.0.0.1:7480]";
+
 /// Reads and changes keys of a Sidestep memory node, and shows how it does so
 #[derive(Parser, Debug)]
 #[command(name = "kvctl", version, after_long_help = failure::exit_help(), max_term_width = 110)]
@@ -30,9 +34,8 @@ pub(crate) struct Arguments {
 /// Options of every command.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
-    /// The server: sidestep://HOST[:PORT][?fabric=verbs|shm|tcp], HOST[:PORT] or unix:PATH
-    /// [default: sidestep://127.0.0.1:7480]
-    #[arg(short, long, global = true, env = "SIDESTEP_ENDPOINT", value_name = "ENDPOINT")]
+    /// Where the server is.
+    #[arg(short, long, global = true, help = ENDPOINT_HELP, env = "SIDESTEP_ENDPOINT", value_name = "ENDPOINT")]
     pub(crate) endpoint: Option<String>,
 
     /// The form of results on standard output and of messages on standard error

@@ -76,9 +76,13 @@ pub(crate) fn explain(common: &Common, operation: &Explained) -> Result<Exit, Fa
     let retries = statistics.get.retries + statistics.put.retries + statistics.delete.retries;
     let summary = Summary::new(&trace, fabric, statistics.chunk_requests, retries);
     let (result, exit, effect) = match &outcome {
-        Ok(Outcome::Found(bytes)) => (format!("found, {bytes} bytes"), Exit::Ok, Effect::No),
+        Ok(Outcome::Found(bytes)) => {
+            (format!("found, {}", plural(*bytes as u64, "byte")), Exit::Ok, Effect::No)
+        }
         Ok(Outcome::Absent) => ("not found".into(), Exit::NotFound, Effect::No),
-        Ok(Outcome::Stored(bytes)) => (format!("stored, {bytes} bytes"), Exit::Ok, Effect::Yes),
+        Ok(Outcome::Stored(bytes)) => {
+            (format!("stored, {}", plural(*bytes as u64, "byte")), Exit::Ok, Effect::Yes)
+        }
         Ok(Outcome::Deleted) => ("deleted".into(), Exit::Ok, Effect::Yes),
         Err(error) => ("error".into(), Exit::Failed, error.effect()),
     };
@@ -132,7 +136,6 @@ impl Summary {
     }
 
     fn text(&self) -> String {
-        let plural = |count: u64, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
         let mut text =
             format!("{}, {}", plural(self.round_trips, "round trip"), plural(self.verbs as u64, "verb"));
         if self.silent_verbs > 0 {
@@ -148,7 +151,7 @@ impl Summary {
             let _ = write!(
                 text,
                 "\n{}, because of other clients or a lost connection",
-                plural(self.retries, "retry")
+                plural(self.retries, "new attempt")
             );
         }
         if self.chunk_requests > 0 {
@@ -158,6 +161,10 @@ impl Summary {
         }
         text
     }
+}
+
+fn plural(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 fn text(explanation: &Explanation, key: &str) -> String {

@@ -45,7 +45,7 @@ fn page(command: Option<&str>) -> Result<Vec<u8>, Failure> {
 
 /// A page with the usual sections, and one for exit codes.
 fn render(described: Command) -> io::Result<Vec<u8>> {
-    let has_commands = described.has_subcommands();
+    let (has_commands, has_version) = (described.has_subcommands(), described.get_version().is_some());
     let man = clap_mangen::Man::new(described);
     let mut page = Vec::new();
     man.render_title(&mut page)?;
@@ -63,7 +63,10 @@ fn render(described: Command) -> io::Result<Vec<u8>> {
     }
     exits.control("PP", []).text([roman(EXIT_NOTE)]);
     exits.to_writer(&mut page)?;
-    man.render_version_section(&mut page)?;
+    // Only the program as a whole has one.
+    if has_version {
+        man.render_version_section(&mut page)?;
+    }
     Ok(page)
 }
 

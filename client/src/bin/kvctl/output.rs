@@ -16,7 +16,7 @@ pub(crate) fn write(bytes: &[u8], effect: Effect) -> Result<(), Failure> {
     output.write_all(bytes).and_then(|()| output.flush()).map_err(|source| failure(source, effect))
 }
 
-/// As [`write`], with a line end if a person is looking.
+/// As [`write()`], with a line end if a person is looking.
 pub(crate) fn write_value(bytes: &[u8], effect: Effect) -> Result<(), Failure> {
     write(bytes, effect)?;
     if io::stdout().is_terminal() && !bytes.ends_with(b"\n") { write(b"\n", effect) } else { Ok(()) }

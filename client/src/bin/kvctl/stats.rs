@@ -92,7 +92,10 @@ fn text(stats: &Stats) -> String {
     line("incarnation", format!("{:#018x}", server.incarnation));
     line("uptime", format!("{:.1} s", server.uptime_ms as f64 / 1000.0));
     for (kind, description) in &server.fabrics {
-        line("fabric", format!("{kind}: {description}"));
+        line(
+            kind.name(),
+            description.trim_start_matches(kind.name()).trim_start_matches([':', ' ']).to_owned(),
+        );
     }
     line("admin", limits.admin.clone().unwrap_or_else(|| "off".into()));
     line("region", bytes(server.region_bytes));

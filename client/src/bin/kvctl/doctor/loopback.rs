@@ -67,15 +67,19 @@ fn shm(options: &ConnectOptions) -> Result<LoopbackTimes, String> {
         UnixListener::bind(&socket.0).map_err(|error| format!("{}: {error}", socket.0.display()))?;
     let target = Arc::new(ShmTarget::new(Arc::clone(&mapping), path(&socket.0)?));
     let join = target.admit(SESSION, Rights::ReadWrite)?;
+    let acceptor = Arc::clone(&target);
     // If the client never comes, the thread ends with the process.
     std::thread::spawn(move || {
         let Ok((mut stream, _)) = listener.accept() else { return };
         let _ = stream.set_read_timeout(Some(PREAMBLE_TIMEOUT));
         if stream.read_exact(&mut [0; Preamble::BYTES]).is_ok() {
-            let _ = target.attach(stream);
+            let _ = acceptor.attach(stream);
         }
     });
-    probe(&join, &mapping, options)
+    let result = probe(&join, &mapping, options);
+    // The connection is the target's, and must outlive the probe even if the acceptor is done long before.
+    drop(target);
+    result
 }
 
 fn tcp(options: &ConnectOptions) -> Result<LoopbackTimes, String> {

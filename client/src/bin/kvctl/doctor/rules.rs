@@ -323,7 +323,8 @@ fn judge_server(server: &Server) -> Check {
             "server",
             reason.clone(),
             format!(
-                "check that kvserver runs at {endpoint} (`systemctl status kvserver`), and ports and firewalls between"
+                "if it refuses, the reason says what to change; if it cannot be reached, check that kvserver runs at \
+                 {endpoint} (`systemctl status kvserver`), and the ports and firewalls between"
             ),
         ),
         Outcome::Ok(answer) => {
