@@ -5,6 +5,8 @@
 //! atomic in front of the next READ has executed: only a READ waits for room, so a client that has the last byte
 //! of a reply knows that the whole batch took effect.
 
+use std::sync::atomic::{Ordering, fence};
+
 use super::frame::{FrameHeader, Opcode, Refused, ReplyHeader, RequestFrame, VerbDescriptor};
 use super::queue::ByteQueue;
 use crate::fabric::Rights;
@@ -41,6 +43,8 @@ pub(super) struct Execution {
     read_bytes: usize,
     silent: bool,
     refused: bool,
+    /// Something may have been stored since the last full fence.
+    stored: bool,
 }
 
 /// How far an execution came.
@@ -67,6 +71,8 @@ impl Execution {
             read_bytes: 0,
             silent: false,
             refused: false,
+            // By the frame before, of the same connection.
+            stored: true,
         }
     }
 
@@ -138,6 +144,15 @@ impl Execution {
     ) -> bool {
         let memory = &grant.memory;
         let operands = frame.operands(self.operands_at, verb.operand_bytes());
+        if verb.opcode == Opcode::Read {
+            if std::mem::take(&mut self.stored) {
+                // A READ must not pass an earlier WRITE that is still in the store buffer, which processors allow
+                // themselves. Pairs with the same fence of the other session.
+                fence(Ordering::SeqCst);
+            }
+        } else {
+            self.stored = true;
+        }
         let old = match verb.opcode {
             Opcode::Read if self.silent => return true,
             Opcode::Read => return self.read(verb, memory, output),
