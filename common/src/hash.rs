@@ -91,6 +91,19 @@ mod tests {
         }
     }
 
+    /// A thousand keys of all lengths up to 599 bytes, folded into one number: another build, or another process on
+    /// another machine, must look in the same places. Computed with the same Python binding.
+    #[test]
+    fn a_thousand_keys_are_where_they_were() {
+        let mut all = Vec::new();
+        for number in 0..1000_usize {
+            let bytes = if number < 600 { number } else { number - 599 };
+            let key: Vec<u8> = (0..bytes).map(|at| (number * 7 + at * 13) as u8).collect();
+            all.extend(KeyHash::of(&key, 0x5eed).bits().to_le_bytes());
+        }
+        assert_eq!(xxh3_64_with_seed(&all, 0), 0x7084_8229_55a1_bc98);
+    }
+
     #[test]
     fn fields_do_not_overlap_and_cover_what_they_should() {
         let hash = KeyHash::from_bits(0xfedc_ba98_7654_3210);

@@ -11,7 +11,9 @@ source "$here/guest-lib.sh"
 
 export SIDESTEP_TEST_FABRICS=verbs SIDESTEP_TEST_SCALE=0.02 SIDESTEP_BIN_DIR=$SIDESTEP_VM_TMP/bin
 stage "$programs"/{kvserver,kvbench,store-test}
-rust_tests store-test --test-threads 1 keys_may_be values_of_every deletes_say an_acknowledged readers_see
+for story in keys_may_be values_of_every deletes_say an_acknowledged readers_see; do
+    rust_tests store-test --test-threads 1 "$story"
+done
 
 endpoint=sidestep://$SIDESTEP_RDMA_ADDR:7480
 kvserver -l "$SIDESTEP_RDMA_ADDR:7480" -m 128M --transport verbs --admin-listen off >"$SIDESTEP_VM_TMP/server.log" 2>&1 &

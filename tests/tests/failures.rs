@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use sidestep_client::{Client, Effect, Error, FabricKind};
-use sidestep_tests::cases;
 use sidestep_tests::system::{Node, NodeOptions, Process, run_suite, until};
+use sidestep_tests::{cases, scaled};
 
 fn main() {
     run_suite(&cases![
@@ -23,6 +23,9 @@ fn main() {
         a_server_that_hangs_up_is_not_stormed,
         a_wrong_token_is_refused_and_named,
         limits_that_do_not_fit_are_found_when_connecting,
+        lost_completions_are_resolved_and_never_guessed,
+        an_idle_session_outlives_its_lease,
+        a_sick_node_harms_its_own_keys_only,
     ])
 }
 
@@ -216,6 +219,112 @@ fn limits_that_do_not_fit_are_found_when_connecting(fabric: FabricKind) {
     client.put(b"k", &[0; 1024]).unwrap();
     let error = client.put(b"k", &[0; 1025]).unwrap_err();
     assert!(matches!(error, Error::ValueLength { bytes: 1025, limit_bytes: 1024 }), "{error}");
+}
+
+/// The data path is cut again and again at any moment, so that completions of CASes are lost with and without their
+/// effect. Each change must say the truth: what it reports as done is there, what it reports as not done is not,
+/// and "unknown" leaves exactly one of the two. Never an error for a change that took effect alone, never a second
+/// copy, never a value that comes back.
+fn lost_completions_are_resolved_and_never_guessed(fabric: FabricKind) {
+    let node = Node::start(fabric, &NodeOptions { memory_mib: 256, ..NodeOptions::default() });
+    let client = node.builder().timeout(LONG).connect().unwrap();
+    let mut session = client.session().unwrap();
+    let id = session.welcome().unwrap().session;
+    let done = AtomicU64::new(0);
+    let (rounds, mut unknown) = (scaled(3000), 0);
+    std::thread::scope(|scope| {
+        let (done, inside) = (&done, node.running().node());
+        scope.spawn(move || {
+            let target = inside.serving().and_then(|serving| serving.targets.get(fabric));
+            let target = target.expect("it serves the fabric");
+            let mut seen = 0;
+            while done.load(Ordering::Acquire) < rounds {
+                // Cut it in the middle of work, not while it waits for its next attempt.
+                let now = done.load(Ordering::Acquire);
+                if now > seen {
+                    seen = now;
+                    target.fence(id);
+                }
+                std::thread::yield_now();
+            }
+        });
+        let mut current: Option<u64> = None;
+        for round in 0..rounds {
+            let delete = round % 4 == 3;
+            let (result, intended) = if delete {
+                (
+                    session
+                        .delete(b"k")
+                        .map(|existed| assert_eq!(existed, current.is_some(), "round {round}")),
+                    None,
+                )
+            } else {
+                (session.put(b"k", &round.to_le_bytes()), Some(round))
+            };
+            let found = session.get(b"k").unwrap().map(|value| u64::from_le_bytes(value.try_into().unwrap()));
+            match result {
+                Ok(()) => assert_eq!(found, intended, "round {round}: reported as done"),
+                Err(error) if error.effect() == Effect::No => {
+                    assert_eq!(found, current, "round {round}: reported as not done: {error}");
+                }
+                Err(error) => {
+                    unknown += 1;
+                    assert!(found == intended || found == current, "round {round}: {found:?} after {error}");
+                }
+            }
+            current = found;
+            done.store(round + 1, Ordering::Release);
+        }
+    });
+    let reconnects = client.statistics().reconnects;
+    println!("{fabric}: {rounds} changes, {reconnects} new data paths, {unknown} unknown outcomes");
+    // A mapping's client looks for its end every few milliseconds, and its verbs are over when they are posted.
+    let enough = if fabric == FabricKind::Shm { 2 } else { rounds / 50 };
+    assert!(reconnects > enough, "only {reconnects}: the test did not cut what it should");
+}
+
+/// Heartbeats keep a session that does nothing: three leases later it has the same number.
+fn an_idle_session_outlives_its_lease(fabric: FabricKind) {
+    let node = Node::start(
+        fabric,
+        &NodeOptions { configure: |config| config.lease_ms = 500, ..NodeOptions::default() },
+    );
+    let client = node.client();
+    let session = || client.with_session(|session| session.welcome().map(|welcome| welcome.session)).unwrap();
+    let before = session();
+    let began = Instant::now();
+    until("three leases have passed", || began.elapsed() > Duration::from_millis(1500));
+    client.put(b"k", b"v").unwrap();
+    assert_eq!(session(), before);
+    assert_eq!(client.statistics().reconnects, 0);
+    assert_eq!(node.running().statistics().sessions_fenced_total, 0);
+}
+
+/// Three nodes, one of them stopped: clients of the other two don't notice, an error names the sick one, and it is
+/// used again when it is well, without a restart.
+fn a_sick_node_harms_its_own_keys_only(fabric: FabricKind) {
+    let servers: Vec<Process> = (0..3).map(|_| Process::kvserver(fabric, 0, &["-m", "16M"])).collect();
+    let clients: Vec<Client> = servers.iter().map(|server| server.client(LONG)).collect();
+    for client in &clients {
+        client.put(b"k", b"v").unwrap();
+    }
+    servers[0].stop();
+    let impatient = clients[0].with_timeout(Duration::from_millis(300));
+    let mut errors = 0;
+    for _ in 0..3 {
+        if let Err(error) = impatient.get(b"k") {
+            errors += 1;
+            assert!(error.to_string().contains(servers[0].endpoint()), "{error}");
+        }
+        for client in &clients[1..] {
+            assert_eq!(client.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+        }
+    }
+    assert_eq!(errors, if fabric == FabricKind::Tcp { 3 } else { 0 }, "only tcp needs the server's CPU");
+    servers[0].signal(Signal::CONT);
+    for client in &clients {
+        assert_eq!(client.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    }
 }
 
 /// Clients that put and get until they are killed, each a process of its own.
