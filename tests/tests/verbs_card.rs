@@ -487,8 +487,8 @@ fn a_region_of_an_odd_size_is_served_to_its_last_word(address: IpAddr) {
     }
 }
 
-/// Frames vanish, or the client's own link goes down: within seconds the client knows that the connection is lost, and that
-/// it can't know of the last verb. The memory node fences what is left.
+/// Frames vanish, or the client's own link goes down: within seconds the client knows that the connection is lost,
+/// and that it can't know of the last verb. The memory node fences what is left.
 fn a_cut_wire_ends_the_connection_soon(address: IpAddr) {
     // The link goes last: its addresses and routes don't come back with it.
     let cuts: [(&str, &[&str]); 2] = [

@@ -16,8 +16,8 @@
 //! | `loopback` | a check of the card against itself |
 //!
 //! # Drop order
-//! `Context` ← `ProtectionDomain` ← registrations, queue pairs: each holds the one before it. A completion queue, and
-//! the memory that a card may write to, are dropped by their owner after the queue pair.
+//! `Context` ← `ProtectionDomain` ← registrations, queue pairs: each holds the one before it. A completion queue,
+//! and the memory that a card may write to, are dropped by their owner after the queue pair.
 //!
 //! # Not here
 //! Cards without atomics, which is most iWARP ones, are refused with a reason. Cards that answer atomics with their

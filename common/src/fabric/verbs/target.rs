@@ -401,7 +401,10 @@ impl Shared {
                 state.sessions.remove(&session);
             }
         }
-        let mtu = negotiate::mtu(self.mtu, request.mtu);
+        // As it is now: somebody may have set the interface to shorter packets since the start.
+        let own_mtu = self.domain.context().port_attributes(self.chosen.port);
+        let own_mtu = own_mtu.map_or(self.mtu, |attributes| active_mtu(&attributes));
+        let mtu = negotiate::mtu(own_mtu, request.mtu);
         let depth = negotiate::depth(u32::from(self.responder_depth), u32::from(event.responder_depth));
         match self.ready_queue_pair(&id, rights, mtu, depth) {
             Ok(queue_pair) => {
