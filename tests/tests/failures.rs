@@ -124,8 +124,9 @@ fn sigterm_ends_the_server_cleanly(fabric: FabricKind) {
     assert!(error.is_unreachable(), "{error}");
 }
 
-/// The whole point: a hundred thousand gets and puts, and the server's CPU did nothing for them. Below one part in
-/// ten of what the contract allows, so that its own housekeeping has room on a slow machine.
+/// The whole point: gets and puts cost the server no CPU. What it spends during a load is compared with what it
+/// spends in the same time when nobody asks for anything; the rest, if any, is the data path's, and is less than
+/// 10 ms for a million operations. Memory is asked for in bulk on the way, which the allowance covers.
 fn the_server_does_nothing_for_gets_and_puts(fabric: FabricKind) {
     if fabric == FabricKind::Tcp {
         // Over tcp the server's threads play the card; there is nothing to show.
@@ -137,26 +138,30 @@ fn the_server_does_nothing_for_gets_and_puts(fabric: FabricKind) {
     for key in &keys {
         client.put(key, &[1; 100]).unwrap();
     }
-    let operations: u32 = if fabric == FabricKind::Verbs { 2_000 } else { 100_000 };
-    let before = server.cpu();
-    let began = Instant::now();
+    let operations: u32 = if fabric == FabricKind::Verbs { 5_000 } else { 200_000 };
+    let (before, began) = (server.cpu(), Instant::now());
     for number in 0..operations as usize {
         let key = &keys[number % keys.len()];
-        // One put in a hundred: an overwrite takes new memory until freed blocks are used again, and memory is
-        // asked for in bulk.
-        if number % 100 == 0 {
+        if number % 20 == 0 {
             client.put(key, &[2; 100]).unwrap();
         } else {
             client.get(key).unwrap().unwrap();
         }
     }
-    let (spent, took) = (server.cpu() - before, began.elapsed());
-    // Ticks and heartbeats cost something a second, whether anybody works or not.
-    let housekeeping = took / 500;
-    let allowed =
-        Duration::from_millis(10) * operations / 1_000_000 + housekeeping + Duration::from_millis(2);
-    println!("{fabric}: {operations} operations in {took:?} cost the server {spent:?} of CPU");
-    assert!(spent <= allowed, "{spent:?} of server CPU for {operations} operations in {took:?}");
+    let (loaded, took) = (server.cpu() - before, began.elapsed());
+    let (before, began) = (server.cpu(), Instant::now());
+    until("as long has passed without work", || began.elapsed() >= took);
+    let idle = server.cpu() - before;
+    let beyond = loaded.saturating_sub(idle);
+    println!(
+        "{fabric}: {operations} operations in {took:?} cost the server {loaded:?} of CPU, as long a rest {idle:?}"
+    );
+    // Twice as much as a tick and a heartbeat more or less, on an emulated processor too.
+    let allowed = Duration::from_millis(10) * operations / 1_000_000 + Duration::from_millis(2);
+    assert!(
+        beyond <= allowed,
+        "{beyond:?} of server CPU beyond its rest for {operations} operations in {took:?}"
+    );
 }
 
 /// Something accepts connections and closes them at once. Clients must not try again as fast as they can, must say
