@@ -62,8 +62,8 @@ trap 'exit 143' TERM HUP
 
 # Whatever fails from here on, the server's own words are the first thing wanted.
 server_log() {
-    printf '\nThe server said:\n' >&2
-    sed 's/^/  /' "$scratch/ready" "$scratch/log" >&2
+    printf '\nThe server said (its last lines):\n' >&2
+    tail -q -n 20 -- "$scratch/ready" "$scratch/log" | sed 's/^/  /' >&2
 }
 run() { # COMMAND...
     printf '$ %s\n' "${*/#$bin\//}"
