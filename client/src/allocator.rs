@@ -41,8 +41,10 @@ pub struct GrantError {
     pub grant: ChunkGrant,
 }
 
-/// Chunks asked for at once at the most: 16 MiB, so that a busy session asks seldom and an idle one holds little.
-const ASK_CHUNKS_MAX: u16 = 16;
+/// Chunks asked for at once at the most: 64 MiB of a large pool, so that a busy session asks seldom.
+const ASK_CHUNKS_MAX: u64 = 64;
+/// And at the most this part of the pool, so that an idle session of a small one holds little.
+const ASK_POOL_PART: u64 = 64;
 
 /// A session's block memory.
 #[derive(Debug)]
@@ -86,9 +88,10 @@ impl Allocator {
     }
 
     /// How many chunks to ask for: one at first, then twice as many each time.
-    pub fn ask_chunks(&mut self, class: SizeClass) -> u16 {
+    pub fn ask_chunks(&mut self, geometry: &Geometry, class: SizeClass) -> u16 {
+        let pool_part = geometry.block_pool_bytes / chunk_shape(class).bytes / ASK_POOL_PART;
         let ask = &mut self.classes[usize::from(class.index())].ask_chunks;
-        *ask = (*ask * 2).clamp(1, ASK_CHUNKS_MAX);
+        *ask = (u64::from(*ask) * 2).min(ASK_CHUNKS_MAX).min(pool_part).max(1) as u16;
         *ask
     }
 
@@ -166,6 +169,16 @@ mod tests {
         allocator.allocate(class).unwrap();
         assert_eq!(allocator.take_tails(), [ChunkTail { offset: pool, first_index: 2 }]);
         assert_eq!(allocator.allocate(class), None);
+    }
+
+    #[test]
+    fn a_session_asks_for_more_each_time_but_for_a_small_part_of_the_pool() {
+        let class = SizeClass::holding(1000).unwrap();
+        let large = Geometry::for_region(64 << 30).unwrap();
+        let mut allocator = Allocator::new();
+        let asked: Vec<u16> = (0..9).map(|_| allocator.ask_chunks(&large, class)).collect();
+        assert_eq!(asked, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        assert_eq!(allocator.ask_chunks(&geometry(), class), 1, "54 MiB have no 64th part of more than one");
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl Ground for SessionGround {
         deadline: Deadline,
     ) -> Result<(), Error> {
         self.counters.count_chunk_request();
-        let count = self.allocator.ask_chunks(class);
+        let count = self.allocator.ask_chunks(&self.view.superblock.geometry, class);
         let request = Request::Chunks { class: class.index(), count, purpose };
         match self.control.request(&request, deadline)? {
             Response::Chunks(grants) if !grants.is_empty() => {
