@@ -10,9 +10,12 @@ use serde_json::Value;
 use sidestep_client::FabricKind;
 use sidestep_tests::system::{Process, binary, fabrics};
 
+/// A name, and what is done with the folder of inputs.
+type Story = (&'static str, fn(FabricKind, &Path));
+
 fn main() {
     let arguments = Arguments::from_args();
-    let stories: [(&str, fn(FabricKind, &Path)); 5] = [
+    let stories: [Story; 5] = [
         ("first_cachelib_sample", |fabric, traces| {
             cachelib(fabric, &traces.join("cachelib/kv_traces_1.csv"), 691, 52);
         }),

@@ -11,7 +11,7 @@
 //! | put over a key | [`change`] | READ bucket + WRITE block; READ old block; CAS slot (+ 1-byte WRITE, not waited for) |
 //! | delete | [`change`] | READ bucket; READ block + WRITE key-only block; CAS slot (+ 1-byte WRITE, not waited for) |
 //!
-//! What a slot's words mean together is decided in [`scan`], once for all operations.
+//! What a slot's words mean together is decided in `scan`, once for all operations.
 //!
 //! **Linearization**: a read at its slot's READ (of a bucket being sealed: at the sealing), a change at its CAS.
 
