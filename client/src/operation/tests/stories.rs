@@ -128,6 +128,55 @@ fn a_block_reused_under_a_reader_is_noticed() {
     assert_eq!(get.answer, Some(Answer::Value(None)));
 }
 
+/// The same, but the key was overwritten and not deleted: "absent" would be as wrong as the other key's bytes. A
+/// block that does not fit proves nothing, so the slot is read again.
+#[test]
+fn a_block_reused_under_a_reader_proves_nothing() {
+    let (mut world, mut actor, mut reader) = (World::new(), Actor::new(1), Actor::new(2));
+    alone(&mut world, &mut actor, Call::Put(b"k1", b"first"));
+    let SlotState::Live(block) = world.slot_words(b"k1")[0].state() else { panic!() };
+    let mut get = Running::new(Call::Get(b"k1"));
+    get.verb(&mut world, &mut reader);
+    alone(&mut world, &mut actor, Call::Put(b"k1", b"second"));
+    actor.allocator.give_back(BlockRef { version: block.version.next(), ..block });
+    alone(&mut world, &mut actor, Call::Put(b"k2", b"other"));
+    while !get.is_over() {
+        get.verb(&mut world, &mut reader);
+    }
+    assert_eq!((get.answer, get.round_trips), (Some(value(b"second")), 4));
+}
+
+/// A put loses its CAS. To a blind word: it was overwritten the moment it happened, and is done. To a word whose
+/// writer read the key first (as counters and compare-and-put will): that writer did not see ours, so it must be
+/// written all the same.
+#[test]
+fn a_put_claims_to_be_overwritten_by_blind_words_only() {
+    const BLIND: u64 = 1 << 61;
+    for (blind, left_behind) in [(true, b"rival"), (false, b"first")] {
+        for existed in [true, false] {
+            let (mut world, mut actor, mut rival) = (World::new(), Actor::new(1), Actor::new(2));
+            if existed {
+                alone(&mut world, &mut actor, Call::Put(b"k", b"old"));
+            }
+            let mut put = Running::new(Call::Put(b"k", b"first"));
+            // READ bucket, WRITE block, and READ block of the old value: the CAS is next.
+            for _ in 0..2 + u32::from(existed) {
+                put.verb(&mut world, &mut actor);
+            }
+            alone(&mut world, &mut rival, Call::Put(b"k", b"rival"));
+            let word = world.slot_words(b"k")[0].bits();
+            assert_eq!(word & BLIND, BLIND, "puts are blind");
+            world.memory.store(world.slot(b"k", 0), if blind { word } else { word & !BLIND }).unwrap();
+            while !put.is_over() {
+                put.verb(&mut world, &mut actor);
+            }
+            assert_eq!(put.answer, Some(Answer::Stored));
+            let found = alone(&mut world, &mut actor, Call::Get(b"k")).0;
+            assert_eq!(found, value(left_behind), "blind {blind}, existed {existed}");
+        }
+    }
+}
+
 /// The reader was stopped for more than half a grace period: what it read may be of two lives, so it starts
 /// again, though everything fits.
 #[test]
