@@ -7,16 +7,18 @@
 # A test is skipped if it is #[ignore]d, or if it says so itself: a line "SKIPPED reason" written past the test
 # harness's capture. The harness counts the latter as passed; they are moved here.
 #
-# Tests that need an RDMA card are a program of their own, which says "SKIP: reason" where there is none and ignores
-# them. They are not counted here, but where they run: in the Soft-RoCE machine (verbs.sh), or as skipped there.
+# Programs with a harness of their own ignore all their tests after a line "SKIP: reason".
+#
+# Tests that were left out because they need an RDMA card (the reason says so) are not counted here, but where they run:
+# in the Soft-RoCE machine (verbs.sh), or as skipped there.
 
 function program_ends() {
     if (program != "" && !has_result) {
         failed++
         print label ": " program " ended without a result"
     }
-    program = ""
-    elsewhere = 0
+    program = program_reason = ""
+    card_tests = 0
 }
 
 # "Running unittests src/lib.rs (target/debug/deps/...)", "Doc-tests sidestep_common"
@@ -33,20 +35,23 @@ function program_ends() {
         if ($(field + 1) == "passed;") passed += $field
         if ($(field + 1) == "failed;") failed += $field
         if ($(field + 1) == "ignored;") {
-            if (elsewhere) print label ": " $field " tests of " program " are for the Soft-RoCE machine"
-            else skipped += $field
+            skipped += $field - card_tests
+            if (card_tests) print label ": " card_tests " tests of " program " are for the Soft-RoCE machine"
+            card_tests = 0
         }
     }
 }
 
-/^SKIP: / { elsewhere = 1 }
+/^SKIP: / { program_reason = substr($0, 7) }
 
-/^test .* \.\.\. ignored/ && !elsewhere {
+/^test .* \.\.\. ignored/ {
     name = reason = $0
     sub(/^test /, "", name)
     sub(/ \.\.\. ignored.*/, "", name)
     sub(/^test .* \.\.\. ignored,? */, "", reason)
-    reasons[++reason_count] = name ": " (reason == "" ? "ignored, and nobody says why" : reason)
+    if (reason == "") reason = program_reason == "" ? "ignored, and nobody says why" : program_reason
+    if (reason ~ /RDMA/) card_tests++
+    else reasons[++reason_count] = name ": " reason
 }
 
 # With one test thread the harness has already begun the line.
