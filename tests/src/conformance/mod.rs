@@ -123,6 +123,7 @@ macro_rules! conformance_cases {
                 a_silent_batch_has_an_effect_and_no_completion,
                 silent_batches_alone_do_not_use_up_the_credit,
                 the_bytes_of_a_write_are_taken_at_once,
+                bytes_behind_a_completed_batch_stay_taken,
             }
             words {
                 compare_and_swap_keeps_its_truth_table,
@@ -235,6 +236,6 @@ mod tests {
                 count += 1;
             }
         }
-        assert_eq!(count, 36);
+        assert_eq!(count, 37);
     }
 }

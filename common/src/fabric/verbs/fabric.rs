@@ -71,6 +71,8 @@ pub struct VerbsFabric {
     cells: LocalMemory,
     buffers: BufferPool,
     work: WorkList,
+    /// Where the staging memory is after each batch of the call that is being posted.
+    staged_ends: Vec<u64>,
     base: u64,
     rkey: u32,
     empty_polls: u32,
@@ -100,6 +102,7 @@ impl VerbsFabric {
             cells: LocalMemory::new(domain, depth * size_of::<u64>())?,
             buffers: BufferPool::new(registrar, buffer_limit_bytes),
             work: WorkList::default(),
+            staged_ends: Vec::new(),
             base,
             rkey,
             empty_polls: 0,
@@ -145,6 +148,7 @@ impl VerbsFabric {
     /// Builds the work requests of a call; what was staged for them is taken.
     fn build(&mut self, batches: &[Batch<'_>]) -> Result<(), PostError> {
         self.work.clear();
+        self.staged_ends.clear();
         let (mut number, mut tail) = (self.flight.next(), self.flight.tail());
         for batch in batches {
             let mut staged = false;
@@ -188,6 +192,7 @@ impl VerbsFabric {
             if signalled {
                 self.work.signal_last();
             }
+            self.staged_ends.push(self.staging.head());
         }
         Ok(())
     }
@@ -217,8 +222,7 @@ impl VerbsFabric {
 
     /// Moves the verbs of a call that was posted into the flight.
     fn take_off(&mut self, batches: &mut [Batch<'_>]) {
-        let staged_end = self.staging.head();
-        for batch in batches {
+        for (batch, staged_end) in batches.iter_mut().zip(self.staged_ends.drain(..)) {
             let staged = batch.verbs.iter().any(|verb| {
                 matches!(verb, Verb::Write { .. }) && verb.bytes() > self.queue_pair.inline_bytes()
             });
