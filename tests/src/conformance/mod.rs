@@ -155,6 +155,8 @@ macro_rules! conformance_cases {
                 overlapping_reads_land_in_their_own_buffers,
                 large_transfers_arrive_whole,
                 dropping_a_fabric_frees_nothing_that_is_written_to,
+                replies_wait_until_they_are_polled,
+                waiting_neither_sleeps_through_nor_spins,
             }
             order {
                 a_read_sees_the_write_before_it,
@@ -236,6 +238,6 @@ mod tests {
                 count += 1;
             }
         }
-        assert_eq!(count, 37);
+        assert_eq!(count, 39);
     }
 }

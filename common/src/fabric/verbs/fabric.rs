@@ -203,13 +203,11 @@ impl VerbsFabric {
                 let addr = staged.start.as_ptr().addr() as u64;
                 Ok(ibv_sge { addr, length: bytes as u32, lkey: staged.lkey })
             }
-            // With nothing in flight, waiting for room would be for ever.
+            // With nothing in flight whose end will be told, waiting for room would be for ever.
             Err(StageError::TooLarge) => Err(too_much_staged(bytes)),
-            Err(StageError::Full) if self.flight.is_empty() => {
-                Err(too_much_staged(STAGING_BYTES_MAX + bytes))
-            }
+            Err(StageError::Full) if self.flight.is_idle() => Err(too_much_staged(STAGING_BYTES_MAX + bytes)),
             Err(StageError::Full) => Err(self.flight.full(1)),
-            Err(StageError::Refused(error)) if self.flight.is_empty() => {
+            Err(StageError::Refused(error)) if self.flight.is_idle() => {
                 Err(PostError::Broken(error.to_string()))
             }
             Err(StageError::Refused(error)) => {
@@ -357,16 +355,15 @@ impl Fabric for VerbsFabric {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        if self.flight.failure().is_some() {
+        if self.flight.failure().is_some() || self.flight.has_ended() {
             return;
         }
         // Asked for first and polled after, so that nothing falls between the two.
         if let Err(error) = self.completions.ask_event() {
             return self.fail(error.to_string());
         }
-        let before = self.flight.done();
         self.drain();
-        if self.flight.done() != before || self.flight.failure().is_some() {
+        if self.flight.has_ended() || self.flight.failure().is_some() {
             return;
         }
         let mut files = [self.completions.fd(), self.events.fd()];
