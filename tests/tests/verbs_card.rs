@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         a_device_chosen_by_hand_is_used_by_both_sides,
         the_smaller_mtu_is_used_by_both_sides,
         more_reads_than_the_depth_all_complete,
+        a_read_only_session_gains_nothing_by_the_other_key,
         a_wrong_ticket_is_refused_with_a_reason,
         nobody_listening_is_told_from_a_refusal,
         an_address_without_anybody_ends_by_the_deadline,
@@ -287,6 +288,22 @@ fn more_reads_than_the_depth_all_complete(address: IpAddr) {
             }
             driver.recycle(replies);
         }
+    }
+}
+
+/// A session that may only read, and has got hold of the key of those that may write: its queue pair keeps it out.
+fn a_read_only_session_gains_nothing_by_the_other_key(address: IpAddr) {
+    let node = Node::at(address);
+    let Join::Verbs { rkey: other, .. } = node.admit(1) else { panic!("not verbs") };
+    for verb in [write(0, &[1; 8]), add(0, 1)] {
+        let mut join = node.target.admit(SessionId(2), Rights::ReadOnly).expect("a ticket");
+        let Join::Verbs { rkey, .. } = &mut join else { panic!("{join:?}") };
+        assert_ne!(std::mem::replace(rkey, other), other);
+        let mut driver = Driver::new(connect(&join, &options_now()).expect("a connection"));
+        assert_eq!(driver.fetch(0, 8), [0; 8]);
+        let failure = driver.try_run(vec![verb]).expect_err("a change");
+        assert!(matches!(failure.kind, FailureKind::Access(_)), "{failure:?}");
+        assert_eq!(node.word(0), 0);
     }
 }
 
