@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         a_client_learns_that_the_memory_node_stopped,
         nothing_takes_effect_after_a_fence,
         too_low_a_memlock_limit_is_named,
+        a_client_that_may_lock_nothing_leaves_nothing,
         forks_disturb_nothing,
         a_region_of_an_odd_size_is_served_to_its_last_word,
     ];
@@ -149,6 +150,20 @@ fn play(role: &str) -> ExitCode {
             loop {
                 std::thread::park();
             }
+        }
+        // Tries to connect, which must fail, and counts its open files.
+        "poor-client" => {
+            let files = || std::fs::read_dir("/proc/self/fd").expect("this process's files").count();
+            let mut counts = Vec::new();
+            for text in argument.split(',') {
+                match connect(&join_from_text(text), &options(PATIENCE)) {
+                    Ok(fabric) => println!("connected: {}", fabric.describe()),
+                    Err(error) => println!("{error}"),
+                }
+                counts.push(files());
+            }
+            println!("files {counts:?}");
+            ExitCode::SUCCESS
         }
         // Starts a memory node, which must fail.
         "node" => {
@@ -457,20 +472,38 @@ fn nothing_takes_effect_after_a_fence(address: IpAddr) {
 
 /// A process that may lock 64 KiB and is not exempt: the start fails with the limit, the need and the remedy.
 fn too_low_a_memlock_limit_is_named(address: IpAddr) {
-    let program = std::env::current_exe().expect("this program's path");
-    let output = Command::new("prlimit")
-        .arg("--memlock=65536:65536")
-        .args(["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"])
-        .arg(program)
-        .arg(address.to_string())
-        .env(ROLE, "node")
-        .output()
-        .expect("prlimit and setpriv of util-linux");
-    let text =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let text = output_with_memlock(65_536, "node", &address.to_string());
     for part in ["RLIMIT_MEMLOCK", "65536", "16777216", "ulimit -l"] {
         assert!(text.contains(part), "{part} is not in: {text}");
     }
+}
+
+/// What this program says in a role, if it may lock so much and is not exempt.
+fn output_with_memlock(bytes: u64, role: &str, argument: &str) -> String {
+    let output = Command::new("prlimit")
+        .arg(format!("--memlock={bytes}:{bytes}"))
+        .args(["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"])
+        .arg(std::env::current_exe().expect("this program's path"))
+        .arg(argument)
+        .env(ROLE, role)
+        .output()
+        .expect("prlimit and setpriv of util-linux");
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// A client that may lock no memory at all tries again and again: it is told why, and each try gives all back, at both
+/// sides.
+fn a_client_that_may_lock_nothing_leaves_nothing(address: IpAddr) {
+    let node = Node::at(address);
+    let joins: Vec<String> = (1..=4).map(|session| join_to_text(&node.admit(session))).collect();
+    let text = output_with_memlock(0, "poor-client", &joins.join(","));
+    println!("{text}");
+    assert_eq!(text.matches("RLIMIT_MEMLOCK").count(), joins.len(), "{text}");
+    let counts = text.split_once("files [").and_then(|(_, rest)| rest.split_once(']')).expect("the counts").0;
+    // The first try may leave what the libraries keep for good.
+    let counts: Vec<&str> = counts.split(", ").skip(1).collect();
+    assert!(counts.iter().all(|count| *count == counts[0]), "{text}");
+    node.wait_for_connections(0);
 }
 
 /// A client that starts other programs while it reads and writes loses nothing: no page that its card writes to moves.

@@ -80,26 +80,27 @@ pub struct VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// A fabric over a queue pair that is ready to send.
+    /// A fabric over a queue pair that is ready to send. Never fails: on the way out of here the completion queue would be
+    /// dropped before the queue pair that uses it.
     pub(super) fn new(
         queue_pair: QueuePair,
         id: Identifier,
         events: std::sync::Arc<EventChannel>,
         completions: CompletionQueue,
         domain: &std::sync::Arc<ProtectionDomain>,
+        cells: LocalMemory,
         agreed: Agreed,
-    ) -> Result<Self, VerbsError> {
+    ) -> Self {
         let Agreed { base, rkey, verbs_in_flight_max, slack, buffer_limit_bytes, description } = agreed;
-        let depth = Flight::queue_depth(verbs_in_flight_max, slack);
         let registrar = Box::new(DomainRegistrar(std::sync::Arc::clone(domain)));
-        Ok(Self {
+        Self {
             queue_pair,
             id,
             events,
             completions,
             flight: Flight::new(verbs_in_flight_max, slack),
             staging: Staging::new(domain, STAGING_BYTES_MAX),
-            cells: LocalMemory::new(domain, depth * size_of::<u64>())?,
+            cells,
             buffers: BufferPool::new(registrar, buffer_limit_bytes),
             work: WorkList::default(),
             staged_ends: Vec::new(),
@@ -107,7 +108,15 @@ impl VerbsFabric {
             rkey,
             empty_polls: 0,
             description,
-        })
+        }
+    }
+
+    /// The words that atomics' results land in: one a work request.
+    pub(super) fn cells(
+        domain: &std::sync::Arc<ProtectionDomain>,
+        depth: usize,
+    ) -> Result<LocalMemory, VerbsError> {
+        LocalMemory::new(domain, depth * size_of::<u64>())
     }
 
     fn remote(&self, offset: Offset) -> Remote {
