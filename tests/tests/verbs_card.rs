@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         a_device_chosen_by_hand_is_used_by_both_sides,
         the_smaller_mtu_is_used_by_both_sides,
         more_reads_than_the_depth_all_complete,
+        a_read_only_session_gains_nothing_by_the_other_key,
         a_wrong_ticket_is_refused_with_a_reason,
         nobody_listening_is_told_from_a_refusal,
         an_address_without_anybody_ends_by_the_deadline,
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         a_client_learns_that_the_memory_node_stopped,
         nothing_takes_effect_after_a_fence,
         too_low_a_memlock_limit_is_named,
+        a_client_that_may_lock_nothing_leaves_nothing,
         forks_disturb_nothing,
         a_region_of_an_odd_size_is_served_to_its_last_word,
     ];
@@ -148,6 +150,20 @@ fn play(role: &str) -> ExitCode {
             loop {
                 std::thread::park();
             }
+        }
+        // Tries to connect, which must fail, and counts its open files.
+        "poor-client" => {
+            let files = || std::fs::read_dir("/proc/self/fd").expect("this process's files").count();
+            let mut counts = Vec::new();
+            for text in argument.split(',') {
+                match connect(&join_from_text(text), &options(PATIENCE)) {
+                    Ok(fabric) => println!("connected: {}", fabric.describe()),
+                    Err(error) => println!("{error}"),
+                }
+                counts.push(files());
+            }
+            println!("files {counts:?}");
+            ExitCode::SUCCESS
         }
         // Starts a memory node, which must fail.
         "node" => {
@@ -287,6 +303,22 @@ fn more_reads_than_the_depth_all_complete(address: IpAddr) {
             }
             driver.recycle(replies);
         }
+    }
+}
+
+/// A session that may only read, and has got hold of the key of those that may write: its queue pair keeps it out.
+fn a_read_only_session_gains_nothing_by_the_other_key(address: IpAddr) {
+    let node = Node::at(address);
+    let Join::Verbs { rkey: other, .. } = node.admit(1) else { panic!("not verbs") };
+    for verb in [write(0, &[1; 8]), add(0, 1)] {
+        let mut join = node.target.admit(SessionId(2), Rights::ReadOnly).expect("a ticket");
+        let Join::Verbs { rkey, .. } = &mut join else { panic!("{join:?}") };
+        assert_ne!(std::mem::replace(rkey, other), other);
+        let mut driver = Driver::new(connect(&join, &options_now()).expect("a connection"));
+        assert_eq!(driver.fetch(0, 8), [0; 8]);
+        let failure = driver.try_run(vec![verb]).expect_err("a change");
+        assert!(matches!(failure.kind, FailureKind::Access(_)), "{failure:?}");
+        assert_eq!(node.word(0), 0);
     }
 }
 
@@ -440,20 +472,38 @@ fn nothing_takes_effect_after_a_fence(address: IpAddr) {
 
 /// A process that may lock 64 KiB and is not exempt: the start fails with the limit, the need and the remedy.
 fn too_low_a_memlock_limit_is_named(address: IpAddr) {
-    let program = std::env::current_exe().expect("this program's path");
-    let output = Command::new("prlimit")
-        .arg("--memlock=65536:65536")
-        .args(["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"])
-        .arg(program)
-        .arg(address.to_string())
-        .env(ROLE, "node")
-        .output()
-        .expect("prlimit and setpriv of util-linux");
-    let text =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let text = output_with_memlock(65_536, "node", &address.to_string());
     for part in ["RLIMIT_MEMLOCK", "65536", "16777216", "ulimit -l"] {
         assert!(text.contains(part), "{part} is not in: {text}");
     }
+}
+
+/// What this program says in a role, if it may lock so much and is not exempt.
+fn output_with_memlock(bytes: u64, role: &str, argument: &str) -> String {
+    let output = Command::new("prlimit")
+        .arg(format!("--memlock={bytes}:{bytes}"))
+        .args(["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"])
+        .arg(std::env::current_exe().expect("this program's path"))
+        .arg(argument)
+        .env(ROLE, role)
+        .output()
+        .expect("prlimit and setpriv of util-linux");
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// A client that may lock no memory at all tries again and again: it is told why, and each try gives all back, at both
+/// sides.
+fn a_client_that_may_lock_nothing_leaves_nothing(address: IpAddr) {
+    let node = Node::at(address);
+    let joins: Vec<String> = (1..=4).map(|session| join_to_text(&node.admit(session))).collect();
+    let text = output_with_memlock(0, "poor-client", &joins.join(","));
+    println!("{text}");
+    assert_eq!(text.matches("RLIMIT_MEMLOCK").count(), joins.len(), "{text}");
+    let counts = text.split_once("files [").and_then(|(_, rest)| rest.split_once(']')).expect("the counts").0;
+    // The first try may leave what the libraries keep for good.
+    let counts: Vec<&str> = counts.split(", ").skip(1).collect();
+    assert!(counts.iter().all(|count| *count == counts[0]), "{text}");
+    node.wait_for_connections(0);
 }
 
 /// A client that starts other programs while it reads and writes loses nothing: no page that its card writes to moves.

@@ -10,6 +10,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Registers local memory with a card. Fabrics without a card use [`Unregistered`].
 pub trait Registrar: Send {
@@ -45,11 +46,25 @@ impl Registration for Unregistered {
     }
 }
 
+/// Tells pools apart: memory that one card, or one session, has registered is nothing to another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct PoolId(u64);
+
+impl PoolId {
+    fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // Only gives out numbers; nothing is ordered by it.
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// A piece of memory that buffers are cut from.
 struct Slab {
     memory: NonNull<u8>,
     layout: Layout,
     lkey: u32,
+    /// Of the pool that it was made for.
+    pool: PoolId,
     /// Ends before the memory is freed; an option only so that `drop` can see to that order.
     registration: Option<Box<dyn Registration>>,
 }
@@ -158,6 +173,7 @@ const SLAB_ALIGN: usize = 4096;
 
 /// A session's buffers: free ones by capacity, and the registrar for more.
 pub struct BufferPool {
+    id: PoolId,
     free: [Vec<Buffer>; CAPACITIES],
     registrar: Box<dyn Registrar>,
     slab_bytes: usize,
@@ -167,7 +183,8 @@ pub struct BufferPool {
 impl BufferPool {
     /// A pool that takes at most `limit_bytes` of memory. Starts with none.
     pub fn new(registrar: Box<dyn Registrar>, limit_bytes: usize) -> Self {
-        Self { free: std::array::from_fn(|_| Vec::new()), registrar, slab_bytes: 0, limit_bytes }
+        let free = std::array::from_fn(|_| Vec::new());
+        Self { id: PoolId::new(), free, registrar, slab_bytes: 0, limit_bytes }
     }
 
     /// A buffer of exactly `bytes` bytes; its contents are whatever was last in it.
@@ -191,9 +208,13 @@ impl BufferPool {
         }
     }
 
-    /// Gives a buffer back. It may be of another session's pool; then this one keeps it.
+    /// Gives a buffer back. One of another session's pool is let go: its key means nothing to this session's queue pair,
+    /// and a READ into it would end the connection.
     #[inline]
     pub fn recycle(&mut self, buffer: Buffer) {
+        if buffer.slab.pool != self.id {
+            return;
+        }
         if let Some(class) = capacity_class(buffer.capacity) {
             self.free[class].push(buffer);
         }
@@ -210,7 +231,7 @@ impl BufferPool {
         };
         // SAFETY: the layout has a size that isn't zero.
         let Some(memory) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
-        let mut slab = Slab { memory, layout, lkey: 0, registration: None };
+        let mut slab = Slab { memory, layout, lkey: 0, pool: self.id, registration: None };
         // SAFETY: the slab owns the memory and drops the registration before it frees it.
         let registered = unsafe { self.registrar.register(memory, slab_bytes) };
         let registration =
@@ -270,6 +291,32 @@ mod tests {
         assert!(matches!(pool.take((2 << 20) + 1), Err(BufferError::Exhausted { .. })));
         pool.recycle(first);
         assert_eq!(pool.take((1 << 20) + 1).unwrap().len(), (1 << 20) + 1);
+    }
+
+    /// Cards of which each names its memory in its own way.
+    struct Keyed(u32);
+
+    impl Registrar for Keyed {
+        unsafe fn register(&self, _: NonNull<u8>, _: usize) -> Result<Box<dyn Registration>, String> {
+            Ok(Box::new(Self(self.0)))
+        }
+    }
+
+    impl Registration for Keyed {
+        fn lkey(&self) -> u32 {
+            self.0
+        }
+    }
+
+    /// A session reconnects, and what the old connection's buffers held is given back to the new one's pool.
+    #[test]
+    fn a_pool_never_lends_what_another_card_registered() {
+        let mut pools = [1, 2].map(|key| BufferPool::new(Box::new(Keyed(key)), 1 << 20));
+        let buffer = pools[0].take(256).unwrap();
+        pools[1].recycle(buffer);
+        for _ in 0..2 {
+            assert_eq!(pools[1].take(256).unwrap().lkey(), 2);
+        }
     }
 
     #[test]

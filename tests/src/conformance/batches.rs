@@ -101,3 +101,30 @@ pub fn the_bytes_of_a_write_are_taken_at_once(bed: &dyn Bed) {
         assert_eq!(bed.peek_bytes(4096, bytes), sent, "{bytes} bytes");
     }
 }
+
+/// A call of two batches, a long WRITE in the second. The first ends early and gives its room back; what is posted then
+/// must not take the place of the second one's bytes, which the card is still sending. (On a card it takes a wire with
+/// some delay to be still sending: the `two-port` bed.)
+pub fn bytes_behind_a_completed_batch_stay_taken(bed: &dyn Bed) {
+    const BYTES: usize = 1_000_000;
+    const PLACES: [u64; 2] = [1 << 20, 2 << 20];
+    let mut driver = bed.connect();
+    let mut sent = [pattern(1, BYTES), pattern(2, BYTES)];
+    for round in 0..scaled(50).max(10) {
+        let two = vec![(vec![add(0, 1)], false), (vec![write(PLACES[0], &sent[0])], false)];
+        driver.try_post_all(two).expect("room for two batches");
+        driver.take_next().expect("a batch that succeeds");
+        let deadline = Instant::now() + DEADLINE;
+        while driver.try_post(vec![write(PLACES[1], &sent[1])]).is_err() {
+            driver.poll_once(deadline);
+        }
+        for (place, sent) in PLACES.into_iter().zip(&sent) {
+            driver.take_next().expect("a batch that succeeds");
+            assert!(
+                bed.peek_bytes(place, BYTES) == *sent,
+                "round {round}: other bytes arrived at {place:#x}"
+            );
+        }
+        sent.reverse();
+    }
+}

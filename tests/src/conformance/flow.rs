@@ -1,6 +1,6 @@
 //! Flow: credit, depth, size, and whose memory a READ lands in.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sidestep_common::fabric::{PostError, Reply, Rights};
 
@@ -150,4 +150,51 @@ pub fn dropping_a_fabric_frees_nothing_that_is_written_to(bed: &dyn Bed) {
         );
         assert!(survivor.as_slice().iter().all(|byte| *byte == 0x22));
     }
+}
+
+/// A caller that waits and posts again without polling in between: what has ended keeps its replies until it is polled,
+/// however much is posted meanwhile.
+pub fn replies_wait_until_they_are_polled(bed: &dyn Bed) {
+    let (_, fabric) = bed.connect_with(Rights::ReadWrite, 256);
+    let mut driver = Driver::new(fabric);
+    let most = 4 * driver.depth() as u64;
+    let mut posted = 0;
+    for _ in 0..40 {
+        while posted < most && driver.try_post(vec![add(0, 1)]).is_ok() {
+            posted += 1;
+        }
+        driver.fabric().wait(Duration::from_millis(20));
+    }
+    for expected in 0..posted {
+        let replies = driver.take_next().expect("an atomic that succeeds");
+        assert!(matches!(replies[..], [Reply::Old(old)] if old == expected), "{replies:?} is not {expected}");
+    }
+}
+
+/// Waiting ends as long as something that ended was not polled; and with nothing in flight it takes its time, whatever
+/// was waited for before.
+pub fn waiting_neither_sleeps_through_nor_spins(bed: &dyn Bed) {
+    const LONG: Duration = Duration::from_secs(20);
+    const SHORT: Duration = Duration::from_millis(20);
+    let mut driver = bed.connect();
+    for round in 0..50 {
+        driver.post(vec![add(0, 1)]);
+        let start = Instant::now();
+        while bed.peek_word(0) <= round {
+            assert!(start.elapsed() < DEADLINE, "the verb was never executed");
+            std::thread::yield_now();
+        }
+        // Often enough the completion is there when the waiting begins, which is the case to be tried.
+        std::thread::sleep(Duration::from_millis(1));
+        for wait in ["first", "second"] {
+            let start = Instant::now();
+            driver.fabric().wait(LONG);
+            assert!(start.elapsed() < LONG, "round {round}: the {wait} wait slept through");
+        }
+        driver.take_next().expect("an atomic that succeeds");
+    }
+    let start = Instant::now();
+    (0..20).for_each(|_| driver.fabric().wait(SHORT));
+    // One or two may be left over.
+    assert!(start.elapsed() > 15 * SHORT, "20 times {SHORT:?} took {:?}", start.elapsed());
 }

@@ -123,6 +123,7 @@ macro_rules! conformance_cases {
                 a_silent_batch_has_an_effect_and_no_completion,
                 silent_batches_alone_do_not_use_up_the_credit,
                 the_bytes_of_a_write_are_taken_at_once,
+                bytes_behind_a_completed_batch_stay_taken,
             }
             words {
                 compare_and_swap_keeps_its_truth_table,
@@ -154,6 +155,8 @@ macro_rules! conformance_cases {
                 overlapping_reads_land_in_their_own_buffers,
                 large_transfers_arrive_whole,
                 dropping_a_fabric_frees_nothing_that_is_written_to,
+                replies_wait_until_they_are_polled,
+                waiting_neither_sleeps_through_nor_spins,
             }
             order {
                 a_read_sees_the_write_before_it,
@@ -235,6 +238,6 @@ mod tests {
                 count += 1;
             }
         }
-        assert_eq!(count, 36);
+        assert_eq!(count, 39);
     }
 }

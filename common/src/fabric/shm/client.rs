@@ -53,16 +53,27 @@ pub(in crate::fabric) fn connect(
     options: &ConnectOptions,
 ) -> Result<ShmFabric, ConnectError> {
     let stream = open(socket, options)?;
+    match attach(&stream, ticket, options) {
+        Ok(mapping) => Ok(ShmFabric::new(Arc::new(mapping), stream, socket, options)),
+        Err(error) => {
+            // Else the server, which may have sent the file, could not fence the session while this process lives.
+            let _ = handshake::send(&stream, &[handshake::UNMAPPED], None);
+            Err(error)
+        }
+    }
+}
+
+/// Shows the ticket and maps what comes. After an error nothing is mapped, nor will be.
+fn attach(stream: &UnixStream, ticket: Ticket, options: &ConnectOptions) -> Result<Mapping, ConnectError> {
     let io = |doing| move |source| io_error(doing, source);
-    handshake::send_opening(&stream, ticket).map_err(io("sending the ticket"))?;
-    let file = handshake::receive_answer(&stream, options.deadline).map_err(|error| match error {
+    handshake::send_opening(stream, ticket).map_err(io("sending the ticket"))?;
+    let file = handshake::receive_answer(stream, options.deadline).map_err(|error| match error {
         AnswerError::Io(source) => io_error("waiting for the memory file", source),
         other => ConnectError::Refused { kind: FabricKind::Shm, reason: other.to_string() },
     })?;
-    let mapping = Mapping::attach(file, options.region_bytes, options.rights)
-        .map_err(|error| ConnectError::Unavailable { kind: FabricKind::Shm, reason: error.to_string() })?;
     stream.set_read_timeout(None).map_err(io("clearing the time limit"))?;
-    Ok(ShmFabric::new(Arc::new(mapping), stream, socket, options))
+    Mapping::attach(file, options.region_bytes, options.rights)
+        .map_err(|error| ConnectError::Unavailable { kind: FabricKind::Shm, reason: error.to_string() })
 }
 
 fn open(socket: &str, options: &ConnectOptions) -> Result<UnixStream, ConnectError> {

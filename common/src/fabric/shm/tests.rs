@@ -190,6 +190,31 @@ fn a_connection_that_ends_without_a_word_needs_the_process_dead() {
     assert_eq!(mapping.words().load(Offset(0)), Ok(0));
 }
 
+/// A client that got the memory file and could not map it, or gave up before it came: it has nothing mapped and says so,
+/// so the session is fenced although the process lives, and the server keeps nothing of it.
+#[test]
+fn a_join_that_fails_leaves_nothing_to_fence() {
+    let node = Node::start("fails");
+    let join = node.target.admit(SESSION, Rights::ReadWrite).unwrap();
+    let other_length = ConnectOptions { region_bytes: 2 * REGION_BYTES, ..options() };
+    let error = crate::fabric::connect(&join, &other_length).map(drop).unwrap_err();
+    assert!(matches!(error, ConnectError::Unavailable { .. }), "{error}");
+    assert!(node.target.fence(SESSION), "nothing is mapped");
+
+    // An acceptor that is slower than the client.
+    let (socket, listener) = Socket::listen("slow");
+    let Join::Shm { ticket, .. } = node.target.admit(SESSION, Rights::ReadWrite).unwrap() else {
+        panic!("not shm")
+    };
+    let hasty = ConnectOptions { deadline: Instant::now() + Duration::from_millis(50), ..options() };
+    let error = connect(socket.path(), ticket, &hasty).map(drop).unwrap_err();
+    assert!(matches!(error, ConnectError::Timeout { .. }), "{error}");
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.read_exact(&mut [0; Preamble::BYTES]).unwrap();
+    node.target.attach(stream).unwrap_err();
+    assert!(node.target.fence(SESSION), "nobody waits for the file any more");
+}
+
 /// A session that may only read gets a file that can't be mapped for writing, whatever it believes itself.
 #[test]
 fn a_read_only_session_cannot_map_for_writing() {

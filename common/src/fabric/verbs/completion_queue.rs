@@ -40,6 +40,8 @@ pub(super) struct CompletionQueue {
     /// Declared behind `raw` and dropped after `drop` destroyed the queue.
     channel: Channel,
     unacknowledged: u32,
+    /// An event was asked for, and not fetched yet.
+    asked: bool,
 }
 
 // SAFETY: libibverbs' functions on a completion queue are safe to call from any thread.
@@ -69,7 +71,7 @@ impl CompletionQueue {
         let Some(raw) = NonNull::new(raw) else {
             return Err(VerbsError::last_os(format!("ibv_create_cq of {entries} entries")));
         };
-        Ok(Self { raw, channel, unacknowledged: 0 })
+        Ok(Self { raw, channel, unacknowledged: 0, asked: false })
     }
 
     /// libibverbs' own.
@@ -83,11 +85,19 @@ impl CompletionQueue {
         unsafe { self.channel.raw.as_ref() }.fd
     }
 
-    /// Asks for an event at the next entry.
-    pub(super) fn ask_event(&self) -> Result<(), VerbsError> {
+    /// Asks for an event at the next entry. One that was asked for earlier and not fetched will do, or is there already;
+    /// asking anew would leave one more in the file each time that a caller finds its entry without waiting.
+    pub(super) fn ask_event(&mut self) -> Result<(), VerbsError> {
+        if self.asked {
+            return Ok(());
+        }
         // SAFETY: a live queue; the call goes through its driver's table.
         let status = unsafe { ibv_req_notify_cq(self.raw(), 0) };
-        if status == 0 { Ok(()) } else { Err(VerbsError::number("ibv_req_notify_cq", status)) }
+        if status != 0 {
+            return Err(VerbsError::number("ibv_req_notify_cq", status));
+        }
+        self.asked = true;
+        Ok(())
     }
 
     /// Takes an event off the file, which must be readable.
@@ -98,6 +108,7 @@ impl CompletionQueue {
         let status = unsafe { (symbols.ibv_get_cq_event)(self.channel.raw.as_ptr(), &mut cq, &mut cookie) };
         if status == 0 {
             self.unacknowledged += 1;
+            self.asked = false;
         }
         // Acknowledging takes a lock, so not each one; and the count must not wrap.
         if self.unacknowledged >= 1 << 10 {

@@ -103,6 +103,7 @@ fn connect_node(node: Node, options: &ConnectOptions) -> Result<VerbsFabric, Ver
     let entries = Flight::queue_depth(in_flight, slack);
 
     let domain = ProtectionDomain::new(&context)?;
+    let cells = VerbsFabric::cells(&domain, entries)?;
     let completions = CompletionQueue::new(&context, entries)?;
     let capacity = Capacity { work_requests: entries as u32, inline_bytes: INLINE_BYTES };
     // SAFETY: a queue of the same device, which the fabric drops after the queue pair.
@@ -142,7 +143,7 @@ fn connect_node(node: Node, options: &ConnectOptions) -> Result<VerbsFabric, Ver
         buffer_limit_bytes: options.buffer_limit_bytes,
         description,
     };
-    VerbsFabric::new(queue_pair, id, events, completions, &domain, agreed)
+    Ok(VerbsFabric::new(queue_pair, id, events, completions, &domain, cells, agreed))
 }
 
 /// The address to connect from; none leaves it to the routing table. It must be of the peer's family.

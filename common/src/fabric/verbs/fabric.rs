@@ -71,6 +71,8 @@ pub struct VerbsFabric {
     cells: LocalMemory,
     buffers: BufferPool,
     work: WorkList,
+    /// Where the staging memory is after each batch of the call that is being posted.
+    staged_ends: Vec<u64>,
     base: u64,
     rkey: u32,
     empty_polls: u32,
@@ -78,33 +80,43 @@ pub struct VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// A fabric over a queue pair that is ready to send.
+    /// A fabric over a queue pair that is ready to send. Never fails: on the way out of here the completion queue would be
+    /// dropped before the queue pair that uses it.
     pub(super) fn new(
         queue_pair: QueuePair,
         id: Identifier,
         events: std::sync::Arc<EventChannel>,
         completions: CompletionQueue,
         domain: &std::sync::Arc<ProtectionDomain>,
+        cells: LocalMemory,
         agreed: Agreed,
-    ) -> Result<Self, VerbsError> {
+    ) -> Self {
         let Agreed { base, rkey, verbs_in_flight_max, slack, buffer_limit_bytes, description } = agreed;
-        let depth = Flight::queue_depth(verbs_in_flight_max, slack);
         let registrar = Box::new(DomainRegistrar(std::sync::Arc::clone(domain)));
-        Ok(Self {
+        Self {
             queue_pair,
             id,
             events,
             completions,
             flight: Flight::new(verbs_in_flight_max, slack),
             staging: Staging::new(domain, STAGING_BYTES_MAX),
-            cells: LocalMemory::new(domain, depth * size_of::<u64>())?,
+            cells,
             buffers: BufferPool::new(registrar, buffer_limit_bytes),
             work: WorkList::default(),
+            staged_ends: Vec::new(),
             base,
             rkey,
             empty_polls: 0,
             description,
-        })
+        }
+    }
+
+    /// The words that atomics' results land in: one a work request.
+    pub(super) fn cells(
+        domain: &std::sync::Arc<ProtectionDomain>,
+        depth: usize,
+    ) -> Result<LocalMemory, VerbsError> {
+        LocalMemory::new(domain, depth * size_of::<u64>())
     }
 
     fn remote(&self, offset: Offset) -> Remote {
@@ -145,6 +157,7 @@ impl VerbsFabric {
     /// Builds the work requests of a call; what was staged for them is taken.
     fn build(&mut self, batches: &[Batch<'_>]) -> Result<(), PostError> {
         self.work.clear();
+        self.staged_ends.clear();
         let (mut number, mut tail) = (self.flight.next(), self.flight.tail());
         for batch in batches {
             let mut staged = false;
@@ -188,6 +201,7 @@ impl VerbsFabric {
             if signalled {
                 self.work.signal_last();
             }
+            self.staged_ends.push(self.staging.head());
         }
         Ok(())
     }
@@ -198,13 +212,11 @@ impl VerbsFabric {
                 let addr = staged.start.as_ptr().addr() as u64;
                 Ok(ibv_sge { addr, length: bytes as u32, lkey: staged.lkey })
             }
-            // With nothing in flight, waiting for room would be for ever.
+            // With nothing in flight whose end will be told, waiting for room would be for ever.
             Err(StageError::TooLarge) => Err(too_much_staged(bytes)),
-            Err(StageError::Full) if self.flight.is_empty() => {
-                Err(too_much_staged(STAGING_BYTES_MAX + bytes))
-            }
+            Err(StageError::Full) if self.flight.is_idle() => Err(too_much_staged(STAGING_BYTES_MAX + bytes)),
             Err(StageError::Full) => Err(self.flight.full(1)),
-            Err(StageError::Refused(error)) if self.flight.is_empty() => {
+            Err(StageError::Refused(error)) if self.flight.is_idle() => {
                 Err(PostError::Broken(error.to_string()))
             }
             Err(StageError::Refused(error)) => {
@@ -217,8 +229,7 @@ impl VerbsFabric {
 
     /// Moves the verbs of a call that was posted into the flight.
     fn take_off(&mut self, batches: &mut [Batch<'_>]) {
-        let staged_end = self.staging.head();
-        for batch in batches {
+        for (batch, staged_end) in batches.iter_mut().zip(self.staged_ends.drain(..)) {
             let staged = batch.verbs.iter().any(|verb| {
                 matches!(verb, Verb::Write { .. }) && verb.bytes() > self.queue_pair.inline_bytes()
             });
@@ -353,16 +364,15 @@ impl Fabric for VerbsFabric {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        if self.flight.failure().is_some() {
+        if self.flight.failure().is_some() || self.flight.has_ended() {
             return;
         }
         // Asked for first and polled after, so that nothing falls between the two.
         if let Err(error) = self.completions.ask_event() {
             return self.fail(error.to_string());
         }
-        let before = self.flight.done();
         self.drain();
-        if self.flight.done() != before || self.flight.failure().is_some() {
+        if self.flight.has_ended() || self.flight.failure().is_some() {
             return;
         }
         let mut files = [self.completions.fd(), self.events.fd()];

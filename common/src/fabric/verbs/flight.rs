@@ -106,24 +106,30 @@ impl Flight {
         self.next
     }
 
-    /// Verbs in flight that something will tell the end of.
+    /// Verbs in flight that something will tell the end of. What is done and not taken counts: its results still lie
+    /// in the cells, which go by the same numbers.
     fn in_flight(&self) -> usize {
-        (self.next - self.done - self.tail) as usize
+        let taken = self.batches.front().map_or(self.next, |batch| batch.first);
+        (self.next - self.done.min(taken) - self.tail) as usize
     }
 
-    /// Whether any batch has not been taken yet.
-    pub(super) fn is_empty(&self) -> bool {
-        self.batches.is_empty()
+    /// Whether waiting brings no more room: all that is left is silent, with no signal behind it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight() == 0
+    }
+
+    /// Whether [`Self::take`] would take something.
+    pub(super) fn has_ended(&self) -> bool {
+        self.batches.front().is_some_and(|batch| self.is_over(batch))
+    }
+
+    fn is_over(&self, batch: &InFlight) -> bool {
+        batch.end() <= self.done || batch.verbs.is_empty() || self.failed.is_some()
     }
 
     /// Staging memory before this is free.
     pub(super) fn staged_done(&self) -> u64 {
         self.staged_done
-    }
-
-    /// All requests before this are done.
-    pub(super) fn done(&self) -> u64 {
-        self.done
     }
 
     /// The answer to a call that fits when something in flight is done.
@@ -202,11 +208,7 @@ impl Flight {
         mut old: impl FnMut(u64) -> u64,
     ) -> usize {
         let before = completions.len();
-        while let Some(batch) = self.batches.front() {
-            let over = batch.end() <= self.done || batch.verbs.is_empty() || self.failed.is_some();
-            if !over {
-                break;
-            }
+        while self.has_ended() {
             let Some(batch) = self.batches.pop_front() else { break };
             self.staged_done = batch.staged_end;
             let (id, silent) = (batch.id, batch.silent);
@@ -325,6 +327,33 @@ mod tests {
         ));
     }
 
+    /// A caller that waits, and so learns that batches are done, and posts again before it takes them: their results still
+    /// lie in the cells of their numbers, so they go on counting until they are taken.
+    #[test]
+    fn what_is_done_and_not_taken_keeps_its_room() {
+        let mut flight = Flight::new(8, 4);
+        for id in 0..8 {
+            post(&mut flight, id, 1, false).unwrap();
+        }
+        assert!(!flight.has_ended());
+        flight.complete(7);
+        assert!(flight.has_ended());
+        assert!(matches!(post(&mut flight, 8, 1, false), Err(PostError::Full { in_flight: 8, .. })));
+        assert_eq!(outcomes(&mut flight).len(), 8);
+        assert!(!flight.has_ended() && flight.is_idle());
+        post(&mut flight, 8, 8, false).unwrap();
+    }
+
+    /// Silent requests that no signal follows are there for ever, so nobody must wait for them to make room.
+    #[test]
+    fn a_tail_alone_is_nothing_to_wait_for() {
+        let mut flight = Flight::new(8, 4);
+        post(&mut flight, 0, 1, true).unwrap();
+        assert!(flight.is_idle());
+        post(&mut flight, 1, 1, false).unwrap();
+        assert!(!flight.is_idle());
+    }
+
     #[test]
     fn one_completion_ends_all_before_it() {
         let mut flight = Flight::new(16, 4);
@@ -370,7 +399,7 @@ mod tests {
         let no = Effect::No;
         let expected = [(0, 0, Effect::Yes, false), (1, 1, no, false), (2, 0, no, true), (3, 0, no, true)];
         assert_eq!(outcomes(&mut flight), expected);
-        assert!(flight.is_empty());
+        assert!(flight.batches.is_empty());
     }
 
     #[test]

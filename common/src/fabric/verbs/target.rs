@@ -5,7 +5,8 @@
 //! - a queue pair is made only for a ticket that this target gave, that was not used before, and whose session was not
 //!   fenced since; what it may do is set in the queue pair and again in the key that its client was given;
 //! - identifiers are made, used and destroyed by the listener's thread alone; [`VerbsTarget::fence`] only destroys queue
-//!   pairs, under the same lock under which requests are answered, so none can slip in behind it;
+//!   pairs, under the same lock under which requests are answered and connections leave the books, so none can slip in
+//!   behind it and none that is not in the books any more is still at work;
 //! - a connection that is never finished is taken down by librdmacm's own timeout, which comes as an event.
 
 use std::collections::{HashMap, VecDeque};
@@ -304,7 +305,8 @@ impl Listener {
     fn stop(&self) {
         let mut state = self.shared.state();
         state.stopping = true;
-        let connections = std::mem::take(&mut state.connections);
+        let mut connections = std::mem::take(&mut state.connections);
+        connections.values_mut().for_each(|connection| connection.queue_pair = None);
         drop(state);
         for connection in connections.into_values() {
             connection.end();
@@ -338,7 +340,12 @@ impl Listener {
             | RDMA_CM_EVENT_UNREACHABLE
             | RDMA_CM_EVENT_REJECTED
             | RDMA_CM_EVENT_DEVICE_REMOVAL => {
-                let connection = self.shared.state().connections.remove(&event.id.addr());
+                let mut state = self.shared.state();
+                let mut connection = state.connections.remove(&event.id.addr());
+                if let Some(connection) = &mut connection {
+                    connection.queue_pair = None;
+                }
+                drop(state);
                 if let Some(connection) = connection {
                     tracing::debug!(session = %connection.session, event = event.name(), "a data connection ended");
                     connection.end();
@@ -369,9 +376,9 @@ impl Listener {
 }
 
 impl Connection {
-    /// The queue pair goes first, so that nothing takes effect behind the end that the client is told of.
-    fn end(mut self) {
-        self.queue_pair = None;
+    /// Tells the client. Its queue pair is gone by then, so that nothing takes effect behind the end that it is told of.
+    fn end(self) {
+        debug_assert!(self.queue_pair.is_none(), "a queue pair goes while the books are locked");
         if let Err(error) = self.id.disconnect() {
             tracing::debug!(%error, "the client was not told of the connection's end");
         }

@@ -148,11 +148,17 @@ impl WorkList {
         if status == 0 {
             return Ok(());
         }
-        let posted =
-            self.requests.iter().position(|request| std::ptr::eq(&request.raw, refused)).unwrap_or(0);
+        let posted = self.posted_before(refused);
         // Drivers return the number, some of them negative.
         let error = VerbsError::number("ibv_post_send", status.abs());
         Err(PostFailure { posted, error })
+    }
+
+    /// How many requests were taken, if the driver names `refused` as the first that was not. Some name none when they had
+    /// queued all and then failed to tell the card, which may find them all the same.
+    fn posted_before(&self, refused: *const ibv_send_wr) -> usize {
+        let named = self.requests.iter().position(|request| std::ptr::eq(&request.raw, refused));
+        named.unwrap_or(self.requests.len())
     }
 }
 
@@ -187,6 +193,18 @@ mod tests {
             assert_eq!((atomic.remote_addr, atomic.rkey), (0x1000, 0x7777));
             assert_eq!((atomic.compare_add, atomic.swap), values);
         }
+    }
+
+    /// "Nothing was posted" gives buffers back to the caller, so it is said only if the driver says so.
+    #[test]
+    fn what_the_driver_does_not_name_counts_as_posted() {
+        let mut list = WorkList::default();
+        let remote = Remote { address: 0x1000, rkey: 1 };
+        (0..3).for_each(|number| list.write_inline(number, remote, &[b"a"]));
+        for at in 0..3 {
+            assert_eq!(list.posted_before(&raw const list.requests[at].raw), at);
+        }
+        assert_eq!(list.posted_before(std::ptr::null()), 3);
     }
 
     #[test]
