@@ -14,7 +14,7 @@ use sidestep_common::wire::{
     ChunkGrant, ChunkPurpose, ChunkTail, Hello, Preamble, RefusalCode, Request, Response, write_frame,
 };
 use sidestep_server::config::{ByteSize, Secret, Transport};
-use sidestep_server::node::End;
+use sidestep_server::node::{End, Peer};
 use sidestep_server::{Config, Running};
 
 fn connected(server: &Running) -> Control {
@@ -426,4 +426,26 @@ fn the_admin_endpoint_answers() {
     assert_eq!(version["protocol"], 1);
     assert_eq!(version["fabrics"].as_array().unwrap().len(), 3);
     assert_eq!(bed::http(admin, "/nothing").0, 404);
+}
+
+/// A session joins anew in the very moment in which its lease ends. Whatever the order, no ticket may outlive the
+/// session: it would open a data path that nobody fences any more.
+#[test]
+fn no_ticket_outlives_its_session() {
+    let server = start(config(Transport::Tcp));
+    let node = server.node();
+    let peer = Peer::Tcp(server.control());
+    for round in 0..200 {
+        let (session, welcome) = node.admit(&hello(&[FabricKind::Tcp]), peer).unwrap();
+        let rejoined = std::thread::scope(|scope| {
+            let rejoining = scope.spawn(|| node.rejoin(session, Rights::ReadWrite, peer));
+            node.end_session(session, End::LeaseExpired);
+            rejoining.join().unwrap()
+        });
+        let Ok(ticket) = rejoined else { continue };
+        assert!(
+            try_join(&welcome, &ticket).is_err(),
+            "round {round}: a session that is over has a data path"
+        );
+    }
 }

@@ -121,6 +121,12 @@ impl Node {
         };
         let mut join =
             target.admit(session, rights).map_err(|reason| refusal(RefusalCode::Fabric, reason))?;
+        // Whoever ends a session marks it as ending before it fences, so one that lives now is fenced with this
+        // ticket. One that was ended since it was looked up may have been fenced before the ticket was there.
+        if !serving.sessions().is_living(session) {
+            target.fence(session);
+            return Err(fenced(session));
+        }
         // A client at the Unix socket has no address of ours to go by.
         if let (Join::Tcp { host: host @ None, .. }, Peer::Unix) = (&mut join, peer) {
             *host = Some(self.host().to_owned());
