@@ -3,7 +3,8 @@
 //! Always true: a buffer taken for a READ comes back to the pool, whatever becomes of the operation, at the
 //! latest when the fabric is dropped. A completion that nobody waits for any more (its operation ran out of
 //! time) is recognised by its batch id and dropped. Operations run together go in step: all that want verbs
-//! share one doorbell, so n gets take the round trips of one.
+//! share one doorbell, so n gets take the round trips of one, as far as buffers and the fabric's limit go; the
+//! rest follows.
 
 use std::time::Duration;
 
@@ -78,7 +79,10 @@ struct Active {
     index: usize,
     replies: Replies,
     plan: Plan,
+    /// The plan is out.
     batch: Option<BatchId>,
+    /// The plan didn't fit into the last doorbell and goes with the next.
+    waits: bool,
     tally: Tally,
 }
 
@@ -157,6 +161,7 @@ impl Driver {
                 replies: Replies::new(),
                 plan: Plan::new(),
                 batch: None,
+                waits: false,
                 tally: Tally::default(),
             })
             .collect();
@@ -166,6 +171,9 @@ impl Driver {
         while !active.is_empty() {
             let mut pauses = false;
             active.retain(|one| {
+                if one.waits {
+                    return true;
+                }
                 let operation = &mut operations[one.index];
                 let stepped = step(ground, operation, &one.replies, deadline);
                 let result = match stepped {
@@ -232,11 +240,10 @@ impl Driver {
         for one in active.iter_mut().filter(|one| !one.plan.is_empty()) {
             self.next_batch += 1;
             one.batch = Some(BatchId(self.next_batch));
-            one.tally.count(&one.plan, &operations[one.index]);
         }
         let mut batches: SmallVec<[Batch<'_>; 1]> = SmallVec::new();
         let built = self.build(&mut batches, active, operations, &silent_verbs, round_trip);
-        let posted = built.and_then(|()| self.ring(&mut batches, deadline));
+        let posted = built.and_then(|fitting| self.ring(&mut batches, deadline).map(|()| fitting));
         if posted.is_err() {
             // Nothing went out: the buffers come back, and no CAS of this round is pending.
             for verb in batches.iter_mut().flat_map(|batch| batch.verbs.drain(..)) {
@@ -244,15 +251,22 @@ impl Driver {
                     self.fabric.buffers().recycle(into);
                 }
             }
-            drop(batches);
-            for one in active.iter_mut() {
+        }
+        drop(batches);
+        let fitting = posted.inspect_err(|_| active.iter_mut().for_each(|one| one.batch = None))?;
+        for (at, one) in active.iter_mut().enumerate().filter(|(_, one)| one.batch.is_some()) {
+            one.waits = at >= fitting;
+            if one.waits {
                 one.batch = None;
+            } else {
+                one.tally.count(&one.plan, &operations[one.index]);
             }
         }
-        posted
+        Ok(())
     }
 
-    /// Makes batches of the plans.
+    /// Makes batches of the plans, in order, for as many operations as the fabric's limit and the local buffers
+    /// allow; says how many those are. The first one's always go, or fail.
     fn build<'b, O: Operation>(
         &mut self,
         batches: &mut SmallVec<[Batch<'b>; 1]>,
@@ -260,17 +274,31 @@ impl Driver {
         operations: &'b [O],
         silent_verbs: &'b Plan,
         round_trip: u64,
-    ) -> Result<(), Halt> {
-        for one in active {
+    ) -> Result<usize, Halt> {
+        let limit = self.fabric.limits().verbs_in_flight_max;
+        let mut verbs = silent_verbs.len();
+        let mut fitting = active.len();
+        for (at, one) in active.iter().enumerate() {
             let (Some(id), operation) = (one.batch, &operations[one.index]) else { continue };
-            batches.push(Batch { id, verbs: VerbList::new(), silent: false });
-            let last = batches.len() - 1;
-            for verb in &one.plan {
-                if let Some(tracer) = &mut self.tracer {
+            verbs += one.plan.len();
+            if verbs > limit && !batches.is_empty() {
+                fitting = at;
+                break;
+            }
+            let mut batch = Batch { id, verbs: VerbList::new(), silent: false };
+            match self.fill(&mut batch, &one.plan, operation) {
+                Ok(()) => batches.push(batch),
+                Err(Halt::Buffers(BufferError::Exhausted { .. })) if !batches.is_empty() => {
+                    fitting = at;
+                    break;
+                }
+                Err(halt) => return Err(halt),
+            }
+            if let Some(tracer) = &mut self.tracer {
+                for verb in &one.plan {
                     let bytes = verb_bytes(verb, operation);
                     tracer.posted(round_trip, verb_name(verb), verb.subject, verb.remote, bytes, false);
                 }
-                batches[last].verbs.push(self.verb(verb, operation.block_pieces())?);
             }
         }
         if !silent_verbs.is_empty() {
@@ -283,6 +311,29 @@ impl Driver {
             }
             self.next_batch += 1;
             batches.push(Batch { id: BatchId(self.next_batch), verbs, silent: true });
+        }
+        Ok(fitting)
+    }
+
+    /// Puts all verbs of a plan into its batch, or takes no buffer.
+    fn fill<'b>(
+        &mut self,
+        batch: &mut Batch<'b>,
+        plan: &'b Plan,
+        operation: &'b impl Operation,
+    ) -> Result<(), Halt> {
+        for verb in plan {
+            match self.verb(verb, operation.block_pieces()) {
+                Ok(verb) => batch.verbs.push(verb),
+                Err(halt) => {
+                    for verb in batch.verbs.drain(..) {
+                        if let Verb::Read { into, .. } = verb {
+                            self.fabric.buffers().recycle(into);
+                        }
+                    }
+                    return Err(halt);
+                }
+            }
         }
         Ok(())
     }

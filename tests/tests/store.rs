@@ -13,6 +13,7 @@ fn main() {
         keys_may_be_any_bytes: 64,
         keys_and_values_have_the_same_limits_everywhere: 64,
         values_of_every_size_come_back: 128,
+        many_large_values_come_at_once: 128,
         deletes_say_whether_the_key_was_there: 64,
         a_full_store_refuses_new_keys_and_nothing_else: 8,
         threads_share_a_client: 128,
@@ -108,6 +109,27 @@ fn values_of_every_size_come_back(node: &Node) {
     }
     for &size in &sizes {
         assert!(client.get(format!("key {size}").as_bytes()).unwrap() == Some(value(size)), "size {size}");
+    }
+}
+
+/// More than the session's buffers hold at once, in one call; then sizes for which no buffer was made before.
+fn many_large_values_come_at_once(node: &Node) {
+    let client = node.client();
+    let value = |number: usize| vec![number as u8; (1 << 20) - number];
+    let keys: Vec<String> = (0..40).map(|number| format!("large {number}")).collect();
+    for (number, key) in keys.iter().enumerate() {
+        client.put(key.as_bytes(), &value(number)).unwrap();
+    }
+    for bytes in [300, 3_000, 30_000, 300_000] {
+        client.put(format!("{bytes}").as_bytes(), &vec![3; bytes]).unwrap();
+    }
+    let client = node.client();
+    let found = client.get_many(&keys).unwrap();
+    for (number, found) in found.into_iter().enumerate() {
+        assert!(found == Some(value(number)), "{number}");
+    }
+    for bytes in [300, 3_000, 30_000, 300_000] {
+        assert!(client.get(format!("{bytes}").as_bytes()).unwrap() == Some(vec![3; bytes]), "{bytes}");
     }
 }
 

@@ -5,12 +5,13 @@
 //! slab (and the slab's registration with the card) alive; a fabric that ends with READs in flight drops
 //! their buffers only after the queue pair is destroyed.
 //!
-//! Slabs are registered once and buffers are recycled, so a steady state registers and allocates nothing.
+//! Slabs are registered once and buffers are recycled, so a steady state registers and allocates nothing. A pool
+//! at its limit lets go of what lies idle before it refuses: sizes that were wanted once don't shut out others.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Registers local memory with a card. Fabrics without a card use [`Unregistered`].
 pub trait Registrar: Send {
@@ -67,6 +68,8 @@ struct Slab {
     pool: PoolId,
     /// Ends before the memory is freed; an option only so that `drop` can see to that order.
     registration: Option<Box<dyn Registration>>,
+    /// The bytes of all slabs of its pool.
+    pool_bytes: Arc<AtomicUsize>,
 }
 
 // SAFETY: the slab itself is only a pointer and a registration; buffers partition its bytes.
@@ -79,6 +82,8 @@ impl Drop for Slab {
         self.registration.take();
         // SAFETY: allocated in `BufferPool::add_slab` with this layout; no buffer is left, they hold the slab.
         unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+        // Only a sum; nothing is published by it.
+        self.pool_bytes.fetch_sub(self.layout.size(), Ordering::Relaxed);
     }
 }
 
@@ -176,7 +181,7 @@ pub struct BufferPool {
     id: PoolId,
     free: [Vec<Buffer>; CAPACITIES],
     registrar: Box<dyn Registrar>,
-    slab_bytes: usize,
+    slab_bytes: Arc<AtomicUsize>,
     limit_bytes: usize,
 }
 
@@ -184,7 +189,7 @@ impl BufferPool {
     /// A pool that takes at most `limit_bytes` of memory. Starts with none.
     pub fn new(registrar: Box<dyn Registrar>, limit_bytes: usize) -> Self {
         let free = std::array::from_fn(|_| Vec::new());
-        Self { id: PoolId::new(), free, registrar, slab_bytes: 0, limit_bytes }
+        Self { id: PoolId::new(), free, registrar, slab_bytes: Arc::default(), limit_bytes }
     }
 
     /// A buffer of exactly `bytes` bytes; its contents are whatever was last in it.
@@ -220,10 +225,17 @@ impl BufferPool {
         }
     }
 
+    fn slab_bytes(&self) -> usize {
+        self.slab_bytes.load(Ordering::Relaxed)
+    }
+
     fn add_slab(&mut self, class: usize) -> Result<(), BufferError> {
         let capacity = CAPACITY_BYTES_MIN << class;
         let slab_bytes = SLAB_BYTES.max(capacity);
-        if self.slab_bytes + slab_bytes > self.limit_bytes {
+        if self.slab_bytes() + slab_bytes > self.limit_bytes {
+            self.free.iter_mut().for_each(Vec::clear);
+        }
+        if self.slab_bytes() + slab_bytes > self.limit_bytes {
             return Err(BufferError::Exhausted { asked_bytes: capacity, limit_bytes: self.limit_bytes });
         }
         let Ok(layout) = Layout::from_size_align(slab_bytes, SLAB_ALIGN) else {
@@ -231,14 +243,15 @@ impl BufferPool {
         };
         // SAFETY: the layout has a size that isn't zero.
         let Some(memory) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
-        let mut slab = Slab { memory, layout, lkey: 0, pool: self.id, registration: None };
+        self.slab_bytes.fetch_add(slab_bytes, Ordering::Relaxed);
+        let (pool, pool_bytes) = (self.id, Arc::clone(&self.slab_bytes));
+        let mut slab = Slab { memory, layout, lkey: 0, pool, registration: None, pool_bytes };
         // SAFETY: the slab owns the memory and drops the registration before it frees it.
         let registered = unsafe { self.registrar.register(memory, slab_bytes) };
         let registration =
             registered.map_err(|reason| BufferError::Registration { bytes: slab_bytes, reason })?;
         slab.lkey = registration.lkey();
         slab.registration = Some(registration);
-        self.slab_bytes += slab_bytes;
         let slab = Arc::new(slab);
         for at in (0..slab_bytes).step_by(capacity) {
             // SAFETY: `at` is inside the slab.
@@ -251,7 +264,7 @@ impl BufferPool {
 
 impl std::fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "BufferPool({} of {} bytes)", self.slab_bytes, self.limit_bytes)
+        write!(f, "BufferPool({} of {} bytes)", self.slab_bytes(), self.limit_bytes)
     }
 }
 
@@ -316,6 +329,19 @@ mod tests {
         pools[1].recycle(buffer);
         for _ in 0..2 {
             assert_eq!(pools[1].take(256).unwrap().lkey(), 2);
+        }
+    }
+
+    /// Large buffers took all that there may be and lie idle: small ones can be had, and large ones again.
+    #[test]
+    fn idle_buffers_of_one_size_do_not_shut_out_another() {
+        let mut pool = BufferPool::new(Box::new(Unregistered), 4 << 20);
+        for _ in 0..3 {
+            let large = [pool.take(2 << 20).unwrap(), pool.take(2 << 20).unwrap()];
+            assert!(pool.take(256).is_err(), "nothing is idle");
+            large.into_iter().for_each(|buffer| pool.recycle(buffer));
+            let small = pool.take(256).unwrap();
+            pool.recycle(small);
         }
     }
 
