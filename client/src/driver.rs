@@ -107,6 +107,9 @@ pub(crate) struct Driver {
 /// Pauses for somebody else's progress start and end here.
 const PAUSE_FIRST: Duration = Duration::from_micros(20);
 const PAUSE_LIMIT: Duration = Duration::from_millis(10);
+/// An operation that nobody interferes with takes three. One that goes on, because rivals or a damaged region make
+/// it, looks at its deadline each time: where verbs complete at once, it never waits and would go on for ever.
+const ROUND_TRIPS_UNDISTURBED: u64 = 3;
 /// A single wait for a completion; a guard against a lost wake-up, not a poll interval.
 const WAIT_LIMIT: Duration = Duration::from_millis(100);
 
@@ -214,7 +217,11 @@ impl Driver {
                 std::thread::sleep(self.pause.next_wait().min(deadline.left()));
             }
             round_trip += u64::from(active.iter().any(|one| !one.plan.is_empty()));
-            let posted = self.post(&mut active, operations, &mut silent, round_trip, deadline);
+            let posted = if round_trip > ROUND_TRIPS_UNDISTURBED && deadline.has_passed() {
+                Err(Halt::Timeout)
+            } else {
+                self.post(&mut active, operations, &mut silent, round_trip, deadline)
+            };
             let stop = posted.and_then(|()| self.wait_for(&mut active, round_trip, deadline));
             if let Err(stop) = stop {
                 self.stop(ground, active, operations, &stop, &mut finish);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use sidestep_client::{Client, Effect, Error, FabricKind};
+use sidestep_common::layout::{BUCKET_BYTES, BUCKETS_PER_SEGMENT, SEGMENT_BYTES};
 use sidestep_tests::system::{Node, NodeOptions, Process, run_suite, until};
 use sidestep_tests::{cases, scaled};
 
@@ -26,6 +27,7 @@ fn main() {
         lost_completions_are_resolved_and_never_guessed,
         an_idle_session_outlives_its_lease,
         a_sick_node_harms_its_own_keys_only,
+        a_damaged_region_costs_a_call_its_deadline_and_no_more,
     ])
 }
 
@@ -329,6 +331,33 @@ fn a_sick_node_harms_its_own_keys_only(fabric: FabricKind) {
     servers[0].signal(Signal::CONT);
     for client in &clients {
         assert_eq!(client.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    }
+}
+
+/// The directory names segments that serve other keys, with generations that no client takes for new: there is no way
+/// to any key, and looking again and again must end with the deadline, also where no verb is ever waited for.
+fn a_damaged_region_costs_a_call_its_deadline_and_no_more(fabric: FabricKind) {
+    let node = Node::start(fabric, &NodeOptions::default());
+    let client = node.client().with_timeout(SHORT);
+    client.put(b"k", b"v").unwrap();
+    let serving = node.running().node().serving().expect("it serves");
+    let (geometry, words) = (serving.region.superblock.geometry, serving.mapping.words());
+    for index in 0..geometry.directory_entries() {
+        words.store(geometry.directory_word_offset(index), 0).unwrap();
+        let segment = geometry.segment_pool_offset.plus(index * SEGMENT_BYTES);
+        for bucket in 0..BUCKETS_PER_SEGMENT {
+            words.store(segment.plus(bucket * BUCKET_BYTES), 0).unwrap();
+        }
+    }
+    let began = Instant::now();
+    let errors = [
+        client.get(b"k").unwrap_err(),
+        client.put(b"k", b"w").unwrap_err(),
+        client.delete(b"k").unwrap_err(),
+    ];
+    assert!(began.elapsed() < SHORT * 10, "{:?}", began.elapsed());
+    for error in errors {
+        assert!(matches!(error, Error::Timeout { effect: Effect::No, .. }), "{error}");
     }
 }
 
