@@ -61,6 +61,21 @@ pub(crate) struct Member {
     pub(crate) value_bytes_max: usize,
 }
 
+/// A session, for as long as anything that it did may matter. A number alone is not enough: a server that was
+/// restarted begins with the same ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Identity {
+    session: SessionId,
+    incarnation: u64,
+}
+
+impl Member {
+    /// Which session this is.
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { session: self.welcome.session, incarnation: self.ground.view.superblock.incarnation }
+    }
+}
+
 /// What operations of this session stand on.
 #[derive(Debug)]
 pub(crate) struct SessionGround {
@@ -161,10 +176,19 @@ impl Joiner {
         self.link.as_mut()
     }
 
-    /// The session's number, if there is one.
-    pub(crate) fn session(&self) -> Option<SessionId> {
+    /// Which session this is, if there is one.
+    pub(crate) fn identity(&self) -> Option<Identity> {
         let member = self.link.as_ref().map(|link| &link.member).or(self.member.as_ref());
-        member.map(|member| member.welcome.session)
+        member.map(Member::identity)
+    }
+
+    /// The link has proved good: the next loss is a new one, and the first attempt to mend it is made at once.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        if self.not_before.is_some() {
+            self.not_before = None;
+            self.backoff.reset();
+        }
     }
 
     #[cold]

@@ -361,11 +361,11 @@ impl Session {
 
     /// What became of a CAS whose completion was lost: fence the old queue pair, then read the slot.
     fn resolve(&mut self, cas: PendingCas, deadline: Deadline) -> Effect {
-        let session = self.joiner.session();
+        let identity = self.joiner.identity();
         let Ok(mut link) = self.joiner.take(deadline) else { return Effect::Unknown };
         let mut effect = Effect::Unknown;
         // Another session, or another life of the server: the old one's fate can't be read from this region.
-        if Some(link.member.welcome.session) == session {
+        if Some(link.member.identity()) == identity {
             link.driver.run(&mut link.member.ground, &mut [Resolve::new(cas)], deadline, |finished| {
                 effect = finished.result.unwrap_or(Effect::Unknown);
             });
