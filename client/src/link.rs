@@ -219,8 +219,8 @@ impl Joiner {
             };
             match joined {
                 Ok(link) => {
-                    self.backoff.reset();
-                    self.not_before = None;
+                    // Joining proves little: if the verbs fail again, the next attempt is not made at once.
+                    self.not_before = Some(std::time::Instant::now() + self.backoff.next_wait());
                     self.counters.count_reconnect();
                     return Ok(link);
                 }
@@ -364,7 +364,7 @@ fn fabrics_to_try(endpoint: &Endpoint) -> Vec<FabricKind> {
 }
 
 /// Whether the same attempt may go well later.
-fn may_pass(error: &Error) -> bool {
+pub(crate) fn may_pass(error: &Error) -> bool {
     match error {
         Error::Refused { refusal, .. } => {
             matches!(refusal.code, RefusalCode::SessionLimit | RefusalCode::Draining | RefusalCode::Fenced)

@@ -16,7 +16,7 @@ use crate::bootstrap::ReadPiece;
 use crate::clock::Deadline;
 use crate::driver::{Finished, Stop};
 use crate::error::Error;
-use crate::link::{Joiner, Link, Shared, unexpected};
+use crate::link::{Joiner, Link, Shared, may_pass, unexpected};
 use crate::operation::change::{Change, Changed};
 use crate::operation::get::{Found, Get};
 use crate::operation::resolve::Resolve;
@@ -69,7 +69,7 @@ impl Session {
         check_key(key)?;
         let mut read = Some(read);
         let mut value = None;
-        self.perform(Kind::Get, &mut |session, link, deadline| {
+        self.perform(Kind::Get, Deadline::after(self.timeout), &mut |session, link, deadline| {
             let mut operation = [Get::new(key, link.member.ground.view.superblock.hash_seed)];
             session.run(Kind::Get, link, &mut operation, deadline, |finished: Finished<'_, Option<Found>>| {
                 Ok(match finished.result? {
@@ -94,10 +94,11 @@ impl Session {
             check_key(key.as_ref())?;
         }
         let mut values: Vec<Option<Vec<u8>>> = vec![None; keys.len()];
+        let deadline = Deadline::after(self.timeout);
         let mut from = 0;
         while from < keys.len() {
             let mut until = from;
-            self.perform(Kind::Get, &mut |session, link, deadline| {
+            self.perform(Kind::Get, deadline, &mut |session, link, deadline| {
                 until = keys.len().min(from + link.driver.width());
                 let seed = link.member.ground.view.superblock.hash_seed;
                 let mut operations: Vec<Get<'_>> =
@@ -125,7 +126,7 @@ impl Session {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::ValueLength { bytes: value.len(), limit_bytes: VALUE_BYTES_MAX });
         }
-        self.perform(Kind::Put, &mut |session, link, deadline| {
+        self.perform(Kind::Put, Deadline::after(self.timeout), &mut |session, link, deadline| {
             if value.len() > link.member.value_bytes_max {
                 let limit_bytes = link.member.value_bytes_max;
                 return Err(Stop::Error(Error::ValueLength { bytes: value.len(), limit_bytes }));
@@ -146,7 +147,7 @@ impl Session {
         check_key(key)?;
         self.check_write()?;
         let mut existed = true;
-        self.perform(Kind::Delete, &mut |session, link, deadline| {
+        self.perform(Kind::Delete, Deadline::after(self.timeout), &mut |session, link, deadline| {
             let seed = link.member.ground.view.superblock.hash_seed;
             let Some(operation) = Change::delete(key, seed) else { unreachable!("the length was checked") };
             session.run(Kind::Delete, link, &mut [operation], deadline, |finished: Finished<'_, Changed>| {
@@ -290,29 +291,50 @@ impl Session {
         if self.joiner.shared.settings.rights.can_write() { Ok(()) } else { Err(Error::ReadOnly) }
     }
 
+    fn lost_control(&mut self) -> bool {
+        self.joiner.peek().is_some_and(|link| link.member.control.is_lost())
+    }
+
     fn unexpected(&self, response: &Response) -> Error {
         unexpected(&self.joiner.shared.endpoint.to_string(), response)
     }
 
-    /// Performs one call: joins if need be, and tries again after a failure that is known to have changed nothing.
+    /// Performs a call or a part of one, by `deadline`: joins if need be, and tries again after a failure that is known
+    /// to have changed nothing.
     fn perform(
         &mut self,
         kind: Kind,
+        deadline: Deadline,
         attempt: &mut dyn FnMut(&mut Self, &mut Link, Deadline) -> Result<(), Stop>,
     ) -> Result<(), Error> {
-        let deadline = Deadline::after(self.timeout);
+        let result = self.try_until(kind, deadline, attempt);
+        if result.is_err() {
+            self.joiner.counters.count(kind, Ending::Error, Tally::default(), 0);
+        }
+        result
+    }
+
+    fn try_until(
+        &mut self,
+        kind: Kind,
+        deadline: Deadline,
+        attempt: &mut dyn FnMut(&mut Self, &mut Link, Deadline) -> Result<(), Stop>,
+    ) -> Result<(), Error> {
         loop {
-            let mut link = match self.joiner.take(deadline) {
-                Ok(link) => link,
-                Err(error) => {
-                    self.joiner.counters.count(kind, Ending::Error, Tally::default(), 0);
-                    return Err(error);
-                }
-            };
+            let mut link = self.joiner.take(deadline)?;
             let result = attempt(self, &mut link, deadline);
             self.joiner.put(link);
             let (failure, cas, effect) = match result {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.joiner.settle();
+                    return Ok(());
+                }
+                // The server ended the session, or is gone: that shows when memory is asked for, before any verb.
+                Err(Stop::Error(error))
+                    if may_pass(&error) && self.lost_control() && !deadline.has_passed() =>
+                {
+                    continue;
+                }
                 Err(Stop::Error(error)) => return Err(error),
                 Err(Stop::Timeout(cas)) => {
                     let effect = if cas.is_some() { Effect::Unknown } else { Effect::No };
@@ -327,7 +349,10 @@ impl Session {
             let kind_name = self.joiner.peek().map_or(FabricKind::Tcp, |link| link.driver.fabric().kind());
             let refused = matches!(failure.kind, FailureKind::Access(_));
             match effect {
-                Effect::Yes => return Ok(()),
+                Effect::Yes => {
+                    self.joiner.counters.count(kind, Ending::Hit, Tally::default(), 0);
+                    return Ok(());
+                }
                 // A refused verb would be refused again; a lost connection may be back.
                 Effect::No if !refused && !deadline.has_passed() => {}
                 effect => {
@@ -352,7 +377,7 @@ impl Session {
             let (tally, restarts) = (finished.tally, finished.restarts);
             let ending = finish(finished).unwrap_or_else(|stop| {
                 first_error.get_or_insert(stop);
-                Ending::Error
+                Ending::Open
             });
             self.joiner.counters.count(kind, ending, tally, restarts);
         });

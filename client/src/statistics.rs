@@ -25,7 +25,7 @@ pub struct KindStatistics {
     pub operations: u64,
     /// Of these, those that found no key.
     pub misses: u64,
-    /// Operations that ended with an error.
+    /// Calls that ended with an error. What was tried again and then went well is none.
     pub errors: u64,
     /// Waits for the memory node; the keys of a multi-get each count the round trips they shared.
     pub round_trips: u64,
@@ -134,6 +134,8 @@ pub(crate) enum Ending {
     Hit,
     Miss,
     Error,
+    /// Not yet: what it took counts, how it ends is counted by its call, which may try again.
+    Open,
 }
 
 impl Counters {
@@ -147,6 +149,7 @@ impl Counters {
                 counters.misses.add(1);
             }
             Ending::Error => counters.errors.add(1),
+            Ending::Open => {}
         }
         counters.round_trips.add(tally.round_trips);
         counters.verbs.add(tally.verbs);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use sidestep_client::{Client, Effect, Error, FabricKind};
 use sidestep_common::layout::{BUCKET_BYTES, BUCKETS_PER_SEGMENT, SEGMENT_BYTES};
+use sidestep_server::node::End;
 use sidestep_tests::system::{Node, NodeOptions, Process, run_suite, until};
 use sidestep_tests::{cases, scaled};
 
@@ -28,6 +29,10 @@ fn main() {
         an_idle_session_outlives_its_lease,
         a_sick_node_harms_its_own_keys_only,
         a_damaged_region_costs_a_call_its_deadline_and_no_more,
+        a_session_costs_its_own_messages_only,
+        a_session_that_was_ended_is_followed_by_another,
+        what_was_mended_is_no_error,
+        verbs_that_always_fail_are_not_a_storm_of_new_data_paths,
     ])
 }
 
@@ -359,6 +364,63 @@ fn a_damaged_region_costs_a_call_its_deadline_and_no_more(fabric: FabricKind) {
     for error in errors {
         assert!(matches!(error, Error::Timeout { effect: Effect::No, .. }), "{error}");
     }
+}
+
+/// Forty sessions of one client say hello, and each is heard of again when its heartbeat is due: opening one must not
+/// make all others speak.
+fn a_session_costs_its_own_messages_only(fabric: FabricKind) {
+    let node = Node::start(fabric, &NodeOptions::default());
+    let client = node.client();
+    let before = node.running().statistics().control_messages_total;
+    let sessions: Vec<_> = (0..40).map(|_| client.session().unwrap()).collect();
+    let messages = node.running().statistics().control_messages_total - before;
+    assert!(messages < 10 * sessions.len() as u64, "{messages} messages for {} sessions", sessions.len());
+}
+
+/// The data path can be joined, but the call's verbs always fail, here because the fabric was told to take one at a
+/// time and a put posts two. A call tries again, since a lost connection may be back, but waits longer each time:
+/// each attempt makes the server fence and admit.
+fn verbs_that_always_fail_are_not_a_storm_of_new_data_paths(fabric: FabricKind) {
+    let node = Node::start(fabric, &NodeOptions::default());
+    let client = node.builder().verbs_in_flight_max(1).timeout(SHORT * 2).connect().unwrap();
+    let error = client.put(b"k", b"v").unwrap_err();
+    assert_eq!(error.effect(), Effect::No, "{error}");
+    let reconnects = client.statistics().reconnects;
+    assert!((1..30).contains(&reconnects), "{reconnects} new data paths in 2 s");
+    assert_eq!(client.get(b"k").unwrap(), None);
+}
+
+/// The server has ended the session (its lease ran out, say), and the client notices when it asks for memory. That
+/// changed nothing, so the call goes on with a new session and its caller never knows.
+fn a_session_that_was_ended_is_followed_by_another(fabric: FabricKind) {
+    let node = Node::start(fabric, &NodeOptions::default());
+    let client = node.client();
+    let session = || client.with_session(|session| session.welcome().map(|welcome| welcome.session)).unwrap();
+    for bytes in [10, 1_000, 10_000] {
+        let before = session();
+        node.running().node().end_session(before, End::LeaseExpired);
+        client.put(b"k", &vec![1; bytes]).unwrap();
+        assert_ne!(session(), before);
+    }
+    assert_eq!(client.get(b"k").unwrap(), Some(vec![1; 10_000]));
+}
+
+/// A data path is cut, and calls mend it without their callers' knowing: the figures tell of no error either.
+fn what_was_mended_is_no_error(fabric: FabricKind) {
+    let node = Node::start(fabric, &NodeOptions::default());
+    let client = node.client();
+    let session = client.with_session(|session| session.welcome().map(|welcome| welcome.session)).unwrap();
+    client.put(b"k", b"v").unwrap();
+    let target = node.running().node().serving().and_then(|serving| serving.targets.get(fabric));
+    target.expect("it serves the fabric").fence(session);
+    let mut gets = 0;
+    until("the data path is a new one", || {
+        client.get(b"k").unwrap().unwrap();
+        gets += 1;
+        client.statistics().reconnects == 1
+    });
+    let statistics = client.statistics();
+    assert_eq!((statistics.get.operations, statistics.get.errors), (gets, 0));
 }
 
 /// Clients that put and get until they are killed, each a process of its own.
