@@ -27,7 +27,7 @@ use sidestep_common::wire::ChunkPurpose;
 use smallvec::SmallVec;
 
 use super::route::{Header, Route, bucket_of};
-use super::scan::{Candidate, Proof, Scan, UnfitWatch, prove, read_block};
+use super::scan::{Candidate, Proof, Scan, UnfitWatch, check_place, prove, read_block};
 use super::{Action, Context, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step};
 
 /// What became of a change.
@@ -183,7 +183,7 @@ impl<'a> Change<'a> {
             SlotState::Live(block) | SlotState::Deleted(block) => Some(block),
             _ => None,
         };
-        // The map's place can't be missing: the block was read, or the word came from a slot that held it.
+        // The map's place can't be missing: no word whose block can't be is ever expected.
         let mark = unlinked.and_then(|block| {
             Some(PlannedVerb {
                 subject: "free map",
@@ -381,10 +381,13 @@ impl<'a> Change<'a> {
         }
         match (self.kind, old.state()) {
             (Kind::Delete, SlotState::Deleted(_)) => self.end(context, Ok(Changed::Absent)),
-            _ => {
-                self.restarts += 1;
-                self.replace(context, rival)
-            }
+            _ => match check_place(context.superblock, self.route.slot_offset(own.slot), rival.block) {
+                Ok(()) => {
+                    self.restarts += 1;
+                    self.replace(context, rival)
+                }
+                Err(error) => self.end(context, Err(error)),
+            },
         }
     }
 

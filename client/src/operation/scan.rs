@@ -78,12 +78,12 @@ impl Scan {
     }
 }
 
-/// The READ of the block that a slot at `slot` names, if a block can be there.
-pub(super) fn read_block(
+/// Whether a block can be where a slot at `slot` says.
+pub(super) fn check_place(
     superblock: &Superblock,
     slot: Offset,
     block: BlockRef,
-) -> Result<PlannedVerb, OperationError> {
+) -> Result<(), OperationError> {
     let inside = superblock.geometry.block_pool_holds(block.offset, block.class.bytes());
     if !inside || BlockPlace::of(block.offset, block.class).is_none() {
         return Err(OperationError::Corrupt {
@@ -91,6 +91,16 @@ pub(super) fn read_block(
             what: "a slot names a place where no block can be",
         });
     }
+    Ok(())
+}
+
+/// The READ of the block that a slot at `slot` names, if a block can be there.
+pub(super) fn read_block(
+    superblock: &Superblock,
+    slot: Offset,
+    block: BlockRef,
+) -> Result<PlannedVerb, OperationError> {
+    check_place(superblock, slot, block)?;
     Ok(PlannedVerb {
         subject: "block",
         remote: block.offset,

@@ -1,6 +1,8 @@
 //! Single stories: costs without contention, collisions, full buckets, reuse, corruption.
 
-use sidestep_common::layout::{BlockRef, BucketHeader, SizeClass, SlotState, SlotWord, Version};
+use sidestep_common::layout::{
+    BlockRef, BucketHeader, Offset, SizeClass, SlotState, SlotWord, Version, chunk_shape,
+};
 
 use super::super::OperationError;
 use super::world::{Actor, Answer, Call, Running, World, alone, colliding};
@@ -250,5 +252,36 @@ fn corruption_is_a_typed_error() {
             let is_corrupt = matches!(answer, Answer::Error(OperationError::Corrupt { .. }));
             assert!(is_corrupt, "{bad:#x} {call:?}: {answer:?}");
         }
+    }
+}
+
+/// A CAS is answered with a word that names a place where no block can be. Whoever took it for the next expected word
+/// would free that "block" with a WRITE into whatever lies there, such as the superblock.
+#[test]
+fn a_damaged_word_that_a_swap_meets_is_not_followed() {
+    for call in [Call::Put(b"k", b"w"), Call::Delete(b"k")] {
+        let (mut world, mut actor) = (World::new(), Actor::new(1));
+        alone(&mut world, &mut actor, Call::Put(b"k", b"v"));
+        let good = world.slot_words(b"k")[0];
+        let SlotState::Live(block) = good.state() else { panic!() };
+        let mut superblock = [0; 4096];
+        world.memory.read(Offset(0), &mut superblock).unwrap();
+        let mut running = Running::new(call);
+        // Up to the CAS, which has been asked for and not executed.
+        for _ in 0..3 {
+            running.verb(&mut world, &mut actor);
+        }
+        let outside = BlockRef { offset: Offset(chunk_shape(block.class).blocks_offset), ..block };
+        // Not blind, so that nobody may claim to have been overwritten by it.
+        let bad = SlotWord::live(good.tag(), outside, false);
+        world.memory.store(world.slot(b"k", 0), bad.bits()).unwrap();
+        while !running.is_over() {
+            running.verb(&mut world, &mut actor);
+        }
+        let is_corrupt = matches!(running.answer, Some(Answer::Error(OperationError::Corrupt { .. })));
+        assert!(is_corrupt, "{call:?}: {:?}", running.answer);
+        let mut after = [0; 4096];
+        world.memory.read(Offset(0), &mut after).unwrap();
+        assert!(after == superblock, "{call:?} wrote into the superblock");
     }
 }
