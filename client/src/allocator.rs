@@ -2,7 +2,8 @@
 //!
 //! Always true: a block is handed out at most once for each version, and only from a chunk that this session
 //! was granted. A block that was handed out is either published by a CAS, or given back unpublished, or in
-//! limbo because nobody knows (then it is never used again by this session).
+//! limbo because nobody knows (then it is never used again by this session). What was granted for deletes, which
+//! may be out of the server's reserve, is used for nothing else.
 //!
 //! Reuse of blocks that were published and later freed belongs here and comes with reclamation: the owner reads
 //! the free maps of its chunks, waits for the grace period, and adds such blocks, with their next version, to
@@ -11,7 +12,7 @@
 use std::collections::VecDeque;
 
 use sidestep_common::layout::{BlockPlace, BlockRef, Geometry, Offset, SizeClass, Version, chunk_shape};
-use sidestep_common::wire::{ChunkGrant, ChunkTail};
+use sidestep_common::wire::{ChunkGrant, ChunkPurpose, ChunkTail};
 
 /// The rest of a chunk whose blocks were never used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +34,23 @@ struct ClassMemory {
     ask_chunks: u16,
 }
 
+impl ClassMemory {
+    #[inline]
+    fn take(&mut self, class: SizeClass) -> Option<BlockRef> {
+        if let Some(block) = self.spare.pop() {
+            return Some(block);
+        }
+        let fresh = self.fresh.front_mut()?;
+        let place = BlockPlace { chunk: fresh.chunk, index: fresh.next_index };
+        let block = place.block(class, fresh.version);
+        fresh.next_index += 1;
+        if fresh.next_index == fresh.block_count {
+            self.fresh.pop_front();
+        }
+        Some(block)
+    }
+}
+
 /// The server granted something that can't be a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the server granted an impossible chunk: {grant:?}")]
@@ -49,7 +67,10 @@ const ASK_POOL_PART: u64 = 64;
 /// A session's block memory.
 #[derive(Debug)]
 pub struct Allocator {
-    classes: Vec<ClassMemory>,
+    /// By class, for any use.
+    general: Vec<ClassMemory>,
+    /// By class, for deletes.
+    deletes: Vec<ClassMemory>,
 }
 
 impl Default for Allocator {
@@ -61,45 +82,58 @@ impl Default for Allocator {
 impl Allocator {
     /// No memory yet.
     pub fn new() -> Self {
-        Self { classes: (0..SizeClass::COUNT).map(|_| ClassMemory::default()).collect() }
+        let classes = || (0..SizeClass::COUNT).map(|_| ClassMemory::default()).collect();
+        Self { general: classes(), deletes: classes() }
     }
 
-    /// A block of `class`, or `None` if a chunk must be asked for.
+    /// A block of `class` for `purpose`, or `None` if a chunk must be asked for. Deletes use the general memory first.
     #[inline]
-    pub fn allocate(&mut self, class: SizeClass) -> Option<BlockRef> {
-        let memory = &mut self.classes[usize::from(class.index())];
-        if let Some(block) = memory.spare.pop() {
-            return Some(block);
+    pub fn allocate(&mut self, class: SizeClass, purpose: ChunkPurpose) -> Option<BlockRef> {
+        let index = usize::from(class.index());
+        let block = self.general[index].take(class);
+        if block.is_none() && purpose == ChunkPurpose::Delete {
+            return self.deletes[index].take(class);
         }
-        let fresh = memory.fresh.front_mut()?;
-        let place = BlockPlace { chunk: fresh.chunk, index: fresh.next_index };
-        let block = place.block(class, fresh.version);
-        fresh.next_index += 1;
-        if fresh.next_index == fresh.block_count {
-            memory.fresh.pop_front();
-        }
-        Some(block)
+        block
     }
 
-    /// Takes back a block that was never published and whose WRITE, if any, has completed.
+    /// Takes back a block that was allocated for `purpose`, was never published, and whose WRITE, if any, has
+    /// completed.
     #[inline]
-    pub fn give_back(&mut self, block: BlockRef) {
-        self.classes[usize::from(block.class.index())].spare.push(block);
+    pub fn give_back(&mut self, block: BlockRef, purpose: ChunkPurpose) {
+        self.memory(block.class, purpose).spare.push(block);
     }
 
-    /// How many chunks to ask for: one at first, then twice as many each time.
-    pub fn ask_chunks(&mut self, geometry: &Geometry, class: SizeClass) -> u16 {
+    fn memory(&mut self, class: SizeClass, purpose: ChunkPurpose) -> &mut ClassMemory {
+        let classes = match purpose {
+            ChunkPurpose::General => &mut self.general,
+            ChunkPurpose::Delete => &mut self.deletes,
+        };
+        &mut classes[usize::from(class.index())]
+    }
+
+    /// How many chunks to ask for: one at first, then twice as many each time. For deletes always one: it may come
+    /// out of the reserve, which is small and everybody's.
+    pub fn ask_chunks(&mut self, geometry: &Geometry, class: SizeClass, purpose: ChunkPurpose) -> u16 {
+        if purpose == ChunkPurpose::Delete {
+            return 1;
+        }
         let pool_part = geometry.block_pool_bytes / chunk_shape(class).bytes / ASK_POOL_PART;
-        let ask = &mut self.classes[usize::from(class.index())].ask_chunks;
+        let ask = &mut self.memory(class, purpose).ask_chunks;
         *ask = (u64::from(*ask) * 2).min(ASK_CHUNKS_MAX).min(pool_part).max(1) as u16;
         *ask
     }
 
-    /// Adds a chunk that the server granted.
+    /// Adds a chunk that the server granted for `purpose`.
     ///
     /// # Errors
     /// If it can't be one: outside the pool, misplaced, or of another shape than its class has.
-    pub fn add(&mut self, geometry: &Geometry, grant: ChunkGrant) -> Result<(), GrantError> {
+    pub fn add(
+        &mut self,
+        geometry: &Geometry,
+        grant: ChunkGrant,
+        purpose: ChunkPurpose,
+    ) -> Result<(), GrantError> {
         let error = Err(GrantError { grant });
         let Some(class) = SizeClass::from_index(grant.class) else { return error };
         let shape = chunk_shape(class);
@@ -110,7 +144,7 @@ impl Allocator {
         if !sound {
             return error;
         }
-        self.classes[usize::from(grant.class)].fresh.push_back(Fresh {
+        self.memory(class, purpose).fresh.push_back(Fresh {
             chunk: Offset(grant.offset),
             next_index: grant.first_index,
             block_count: grant.block_count,
@@ -121,7 +155,8 @@ impl Allocator {
 
     /// Takes out the rests of all chunks, to be given back to the server. Spare blocks stay behind.
     pub fn take_tails(&mut self) -> Vec<ChunkTail> {
-        let fresh = self.classes.iter_mut().flat_map(|memory| memory.fresh.drain(..));
+        let classes = self.general.iter_mut().chain(&mut self.deletes);
+        let fresh = classes.flat_map(|memory| memory.fresh.drain(..));
         fresh.map(|fresh| ChunkTail { offset: fresh.chunk.0, first_index: fresh.next_index }).collect()
     }
 }
@@ -129,6 +164,8 @@ impl Allocator {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+
+    use ChunkPurpose::{Delete, General};
 
     use super::*;
 
@@ -146,17 +183,17 @@ mod tests {
         let class = SizeClass::holding(64 << 10).unwrap();
         let pool = geometry().block_pool_offset.0;
         let mut allocator = Allocator::new();
-        assert_eq!(allocator.allocate(class), None);
-        allocator.add(&geometry(), grant(class, pool)).unwrap();
-        allocator.add(&geometry(), grant(class, pool + (1 << 20))).unwrap();
+        assert_eq!(allocator.allocate(class, General), None);
+        allocator.add(&geometry(), grant(class, pool), General).unwrap();
+        allocator.add(&geometry(), grant(class, pool + (1 << 20)), General).unwrap();
         let mut seen = HashSet::new();
-        while let Some(block) = allocator.allocate(class) {
+        while let Some(block) = allocator.allocate(class, General) {
             assert!(seen.insert(block.offset), "{block:?} twice");
         }
         assert_eq!(seen.len(), 2 * chunk_shape(class).block_count as usize);
         let unpublished = BlockPlace { chunk: Offset(pool), index: 3 }.block(class, Version::FIRST);
-        allocator.give_back(unpublished);
-        assert_eq!(allocator.allocate(class), Some(unpublished));
+        allocator.give_back(unpublished, General);
+        assert_eq!(allocator.allocate(class, General), Some(unpublished));
     }
 
     #[test]
@@ -164,11 +201,27 @@ mod tests {
         let class = SizeClass::holding(1000).unwrap();
         let pool = geometry().block_pool_offset.0;
         let mut allocator = Allocator::new();
-        allocator.add(&geometry(), grant(class, pool)).unwrap();
-        allocator.allocate(class).unwrap();
-        allocator.allocate(class).unwrap();
+        allocator.add(&geometry(), grant(class, pool), General).unwrap();
+        allocator.allocate(class, General).unwrap();
+        allocator.allocate(class, General).unwrap();
         assert_eq!(allocator.take_tails(), [ChunkTail { offset: pool, first_index: 2 }]);
-        assert_eq!(allocator.allocate(class), None);
+        assert_eq!(allocator.allocate(class, General), None);
+    }
+
+    #[test]
+    fn what_is_for_deletes_is_for_nothing_else() {
+        let class = SizeClass::holding(64).unwrap();
+        let pool = geometry().block_pool_offset.0;
+        let mut allocator = Allocator::new();
+        allocator.add(&geometry(), grant(class, pool), Delete).unwrap();
+        assert_eq!(allocator.allocate(class, General), None);
+        let block = allocator.allocate(class, Delete).unwrap();
+        allocator.give_back(block, Delete);
+        assert_eq!(allocator.allocate(class, General), None);
+        assert_eq!(allocator.allocate(class, Delete), Some(block));
+        assert_eq!(allocator.take_tails(), [ChunkTail { offset: pool, first_index: 1 }]);
+        let large = Geometry::for_region(64 << 30).unwrap();
+        assert_eq!([(); 3].map(|()| allocator.ask_chunks(&large, class, Delete)), [1; 3]);
     }
 
     #[test]
@@ -176,9 +229,13 @@ mod tests {
         let class = SizeClass::holding(1000).unwrap();
         let large = Geometry::for_region(64 << 30).unwrap();
         let mut allocator = Allocator::new();
-        let asked: Vec<u16> = (0..9).map(|_| allocator.ask_chunks(&large, class)).collect();
+        let asked: Vec<u16> = (0..9).map(|_| allocator.ask_chunks(&large, class, General)).collect();
         assert_eq!(asked, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
-        assert_eq!(allocator.ask_chunks(&geometry(), class), 1, "54 MiB have no 64th part of more than one");
+        assert_eq!(
+            allocator.ask_chunks(&geometry(), class, General),
+            1,
+            "54 MiB have no 64th part of more than one"
+        );
     }
 
     #[test]
@@ -197,8 +254,8 @@ mod tests {
         ];
         let mut allocator = Allocator::new();
         for grant in bad {
-            assert_eq!(allocator.add(&geometry(), grant), Err(GrantError { grant }));
+            assert_eq!(allocator.add(&geometry(), grant, General), Err(GrantError { grant }));
         }
-        assert_eq!(allocator.allocate(class), None);
+        assert_eq!(allocator.allocate(class, General), None);
     }
 }

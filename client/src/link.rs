@@ -105,13 +105,13 @@ impl Ground for SessionGround {
         deadline: Deadline,
     ) -> Result<(), Error> {
         self.counters.count_chunk_request();
-        let count = self.allocator.ask_chunks(&self.view.superblock.geometry, class);
+        let count = self.allocator.ask_chunks(&self.view.superblock.geometry, class, purpose);
         let request = Request::Chunks { class: class.index(), count, purpose };
         match self.control.request(&request, deadline)? {
             Response::Chunks(grants) if !grants.is_empty() => {
                 for grant in grants {
                     self.allocator
-                        .add(&self.view.superblock.geometry, grant)
+                        .add(&self.view.superblock.geometry, grant, purpose)
                         .map_err(|error| Error::from_grant(&self.endpoint, error))?;
                 }
                 Ok(())

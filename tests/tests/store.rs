@@ -16,6 +16,7 @@ fn main() {
         many_large_values_come_at_once: 128,
         deletes_say_whether_the_key_was_there: 64,
         a_full_store_refuses_new_keys_and_nothing_else: 8,
+        puts_do_not_use_up_what_is_kept_for_deletes: 64,
         threads_share_a_client: 128,
         exactly_one_of_racing_deletes_finds_the_key: 64,
         readers_see_whole_values_of_their_key_only: 128,
@@ -169,6 +170,31 @@ fn a_full_store_refuses_new_keys_and_nothing_else(node: &Node) {
     for number in 0..stored {
         assert!(client.delete(format!("key{number}").as_bytes()).unwrap(), "{number}");
         assert_eq!(client.get(format!("key{number}").as_bytes()).unwrap(), None);
+    }
+}
+
+/// The store is full, and one session deletes. What it gets for that out of the reserve is for deletes alone: not for
+/// its own puts, and not all of it for this one session.
+fn puts_do_not_use_up_what_is_kept_for_deletes(node: &Node) {
+    let client = node.client();
+    client.put(b"first", b"v").unwrap();
+    let (mut stored, value) = (0_u64, vec![5; 1 << 20]);
+    while client.put(format!("large{stored}").as_bytes(), &value).is_ok() {
+        stored += 1;
+    }
+    let mut small = 0_u64;
+    while client.put(format!("key{small}").as_bytes(), b"").is_ok() {
+        small += 1;
+    }
+    let reserve = || node.running().statistics().reserve_bytes;
+    let whole = reserve();
+    assert!(whole >= 1 << 20, "a region of this size has a reserve");
+    assert!(client.delete(b"first").unwrap());
+    assert_eq!(whole - reserve(), 1 << 20, "one chunk at a time");
+    let error = client.put(b"another", b"").unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory(_)), "{error}");
+    for number in 0..small.min(100) {
+        assert!(client.delete(format!("key{number}").as_bytes()).unwrap(), "{number}");
     }
 }
 

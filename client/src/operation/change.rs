@@ -119,17 +119,22 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// What its block is for.
+    const fn purpose(&self) -> ChunkPurpose {
+        match self.kind {
+            Kind::Put => ChunkPurpose::General,
+            Kind::Delete => ChunkPurpose::Delete,
+        }
+    }
+
     /// Makes sure of the block, before any verb that needs it. On `Err`, memory for that purpose
     /// must be got first.
     fn own_block(&mut self, context: &mut Context<'_>) -> Result<BlockRef, ChunkPurpose> {
         if let Some(block) = self.block {
             return Ok(block);
         }
-        let purpose = match self.kind {
-            Kind::Put => ChunkPurpose::General,
-            Kind::Delete => ChunkPurpose::Delete,
-        };
-        self.block = context.allocator.allocate(self.class);
+        let purpose = self.purpose();
+        self.block = context.allocator.allocate(self.class, purpose);
         self.block.ok_or(purpose)
     }
 
@@ -448,7 +453,7 @@ impl Operation for Change<'_> {
 
     fn release(&mut self, context: &mut Context<'_>) {
         if let Some(block) = self.block.take() {
-            context.allocator.give_back(block);
+            context.allocator.give_back(block, self.purpose());
         }
     }
 

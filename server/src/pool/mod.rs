@@ -154,6 +154,8 @@ impl BlockPool {
         let shape = chunk_shape(class);
         let mut granted = Vec::new();
         for _ in 0..count.min(CHUNKS_PER_GRANT_MAX) {
+            // Out of the reserve no more than one at a time, whatever is asked: it is everybody's.
+            let purpose = if granted.is_empty() { purpose } else { ChunkPurpose::General };
             match self.grant_one(session, class, shape, purpose) {
                 Ok(grant) => granted.push(grant),
                 Err(error) if granted.is_empty() => return Err(error),

@@ -100,6 +100,17 @@ fn deletes_have_a_reserve_that_nobody_else_gets() {
     ));
 }
 
+/// However many chunks a session asks for, it gets one of the reserve at a time.
+#[test]
+fn nobody_takes_the_whole_reserve_at_once() {
+    let (_, mut pool) = pool(128 << 20);
+    assert_eq!(pool.accounts().reserve_bytes, 3 * CHUNK_BYTES);
+    while pool.grant(A, class(64), 1, ChunkPurpose::General).is_ok() {}
+    assert_eq!(pool.grant(A, class(64), 64, ChunkPurpose::Delete).unwrap().len(), 1);
+    assert_eq!(pool.grant(B, class(64), 64, ChunkPurpose::Delete).unwrap().len(), 1);
+    assert_eq!(pool.accounts().reserve_bytes, CHUNK_BYTES);
+}
+
 #[test]
 fn quotas_and_nonsense() {
     let geometry = Geometry::for_region(64 << 20).unwrap();

@@ -3,6 +3,7 @@
 use sidestep_common::layout::{
     BlockRef, BucketHeader, Offset, SizeClass, SlotState, SlotWord, Version, chunk_shape,
 };
+use sidestep_common::wire::ChunkPurpose::General;
 
 use super::super::OperationError;
 use super::world::{Actor, Answer, Call, Running, World, alone, colliding};
@@ -103,12 +104,12 @@ fn a_block_that_was_not_published_is_used_again() {
         alone(&mut world, &mut actor, Call::Put(key, b"v"));
     }
     let class = SizeClass::holding(64).unwrap();
-    let next = actor.allocator.allocate(class).unwrap();
-    actor.allocator.give_back(next);
+    let next = actor.allocator.allocate(class, General).unwrap();
+    actor.allocator.give_back(next, General);
     for _ in 0..5 {
         alone(&mut world, &mut actor, Call::Put(&keys[31], b"v"));
     }
-    assert_eq!(actor.allocator.allocate(class), Some(next));
+    assert_eq!(actor.allocator.allocate(class, General), Some(next));
 }
 
 /// A get is stopped between the READ of the bucket and that of the block. Meanwhile the key is deleted and its
@@ -122,7 +123,7 @@ fn a_block_reused_under_a_reader_is_noticed() {
     get.verb(&mut world, &mut reader);
     alone(&mut world, &mut actor, Call::Delete(b"k1"));
     // What reclamation will do: the same memory, with its next version.
-    actor.allocator.give_back(BlockRef { version: block.version.next(), ..block });
+    actor.allocator.give_back(BlockRef { version: block.version.next(), ..block }, General);
     alone(&mut world, &mut actor, Call::Put(b"k2", b"other"));
     while !get.is_over() {
         get.verb(&mut world, &mut reader);

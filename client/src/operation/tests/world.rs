@@ -9,7 +9,7 @@ use sidestep_common::layout::{
     Superblock, chunk_shape,
 };
 use sidestep_common::memory::WordMemory;
-use sidestep_common::wire::ChunkGrant;
+use sidestep_common::wire::{ChunkGrant, ChunkPurpose};
 
 use super::super::change::{Change, Changed};
 use super::super::get::{Found, Get};
@@ -72,13 +72,16 @@ impl World {
         }
     }
 
-    pub(super) fn grant(&mut self, actor: &mut Actor, class: SizeClass) {
+    pub(super) fn grant(&mut self, actor: &mut Actor, class: SizeClass, purpose: ChunkPurpose) {
         let shape = chunk_shape(class);
         let offset = self.next_chunk.next_multiple_of(shape.align_bytes);
         self.next_chunk = offset + shape.bytes;
         let (block_count, class) = (shape.block_count, class.index());
         let grant = ChunkGrant { offset, class, first_index: 0, block_count, version: 1 };
-        actor.allocator.add(&self.superblock.geometry, grant).expect("the test's region is large enough");
+        actor
+            .allocator
+            .add(&self.superblock.geometry, grant, purpose)
+            .expect("the test's region is large enough");
     }
 
     /// The offset of `slot` in the bucket of `key`.
@@ -267,7 +270,7 @@ impl<'a> Running<'a> {
                     self.round_trips += 1;
                     return true;
                 }
-                Step::Memory(class, _) => world.grant(actor, class),
+                Step::Memory(class, purpose) => world.grant(actor, class, purpose),
                 Step::Pause => {
                     self.plan.clear();
                     self.next_verb = 0;
