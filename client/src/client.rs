@@ -16,13 +16,13 @@ use crate::error::Error;
 use crate::link::Shared;
 use crate::session::Session;
 use crate::settings::Settings;
-use crate::statistics::{Counters, Statistics};
+use crate::statistics::{AllCounters, Statistics};
 use crate::trace::Trace;
 
 struct Inner {
     shared: Arc<Shared>,
     sessions: ThreadLocal<RefCell<Session>>,
-    counters: Mutex<Vec<Arc<Counters>>>,
+    counters: Mutex<AllCounters>,
 }
 
 /// A client of one memory node: `Send`, `Sync`, cheap to clone.
@@ -137,11 +137,7 @@ impl Client {
 
     /// What this client did, all threads together.
     pub fn statistics(&self) -> Statistics {
-        let mut sum = Statistics::default();
-        for counters in self.inner.counters.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            sum.add(&counters.snapshot());
-        }
-        sum
+        self.inner.counters.lock().unwrap_or_else(PoisonError::into_inner).sum()
     }
 
     /// Over which fabric this thread's session runs, with a line for people.
@@ -162,10 +158,14 @@ impl Client {
         Ok(session)
     }
 
-    /// Runs `call` on this thread's session, opened at its first call.
+    /// Runs `call` on this thread's session. At a thread's first call the session is opened, which has its own time:
+    /// [`ClientBuilder::connect_timeout`].
     ///
     /// # Errors
     /// Those of `call`, or of opening the session.
+    ///
+    /// # Panics
+    /// If `call` calls this client: the session is taken. It has the session for that.
     pub fn with_session<T>(&self, call: impl FnOnce(&mut Session) -> Result<T, Error>) -> Result<T, Error> {
         let session = self.inner.sessions.get_or_try(|| self.inner.open().map(RefCell::new))?;
         let mut session = session.borrow_mut();
@@ -182,8 +182,7 @@ impl std::fmt::Debug for Client {
 
 impl Inner {
     fn open(&self) -> Result<Session, Error> {
-        let counters = Arc::new(Counters::default());
-        self.counters.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counters));
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner).add();
         Session::open(Arc::clone(&self.shared), counters)
     }
 }
@@ -273,7 +272,7 @@ impl ClientBuilder {
     pub fn connect(self) -> Result<Client, Error> {
         let timeout = self.settings.operation_timeout;
         let shared = Arc::new(Shared::new(self.endpoint, self.settings)?);
-        let inner = Inner { shared, sessions: ThreadLocal::new(), counters: Mutex::new(Vec::new()) };
+        let inner = Inner { shared, sessions: ThreadLocal::new(), counters: Mutex::default() };
         let client = Client { inner: Arc::new(inner), timeout };
         client.with_session(|_| Ok(()))?;
         Ok(client)

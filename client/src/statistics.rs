@@ -3,6 +3,7 @@
 //! Always true: a session's counters have one writer, the thread that drives it, so counting costs a load and a
 //! store, and anybody may read them at any time. Errors are counted apart from operations that succeeded.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
@@ -128,6 +129,39 @@ pub(crate) struct Counters {
     chunk_requests: Counter,
 }
 
+/// The counters of all of a client's sessions.
+///
+/// Always true: a session that has ended costs nothing, and what it did stays in the sum.
+#[derive(Default, Debug)]
+pub(crate) struct AllCounters {
+    sessions: Vec<Arc<Counters>>,
+    ended: Statistics,
+}
+
+impl AllCounters {
+    /// Counters for one more session.
+    pub(crate) fn add(&mut self) -> Arc<Counters> {
+        let ended = &mut self.ended;
+        self.sessions.retain_mut(|counters| {
+            let last = Arc::get_mut(counters);
+            if let Some(last) = &last {
+                ended.add(&last.snapshot());
+            }
+            last.is_none()
+        });
+        let counters = Arc::new(Counters::default());
+        self.sessions.push(Arc::clone(&counters));
+        counters
+    }
+
+    /// What all sessions did, those that have ended too.
+    pub(crate) fn sum(&self) -> Statistics {
+        let mut sum = self.ended;
+        self.sessions.iter().for_each(|counters| sum.add(&counters.snapshot()));
+        sum
+    }
+}
+
 /// How an operation ended, for counting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
@@ -189,5 +223,24 @@ impl Counters {
             reconnects: self.reconnects.get(),
             chunk_requests: self.chunk_requests.get(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sessions come and go (or never come, when the server can't be reached): what they did is kept, they are not.
+    #[test]
+    fn sessions_that_ended_stay_in_the_sum_only() {
+        let mut all = AllCounters::default();
+        let keeper = all.add();
+        keeper.count_reconnect();
+        for _ in 0..1000 {
+            all.add().count(Kind::Put, Ending::Hit, Tally { verbs: 3, ..Tally::default() }, 0);
+            assert!(all.sessions.len() <= 3);
+        }
+        let sum = all.sum();
+        assert_eq!((sum.put.operations, sum.put.verbs, sum.reconnects), (1000, 3000, 1));
     }
 }
