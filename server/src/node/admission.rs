@@ -13,7 +13,7 @@ use super::{EPOCH, End, Node, Serving, State, fenced, refusal};
 use crate::config::Secret;
 use crate::sessions::lease_deadline;
 
-/// Characters of a client's name that are kept.
+/// Characters of a client's name, and of its version, that are kept.
 const NAME_CHARS_MAX: usize = 64;
 
 /// Who is at the other end of a control connection.
@@ -46,7 +46,8 @@ impl Node {
         }
         self.check_token(hello.token.as_deref())?;
         let fabric = self.choose_fabric(serving, hello)?;
-        let name: String = hello.client_name.chars().take(NAME_CHARS_MAX).collect();
+        let short = |text: &str| -> String { text.chars().take(NAME_CHARS_MAX).collect() };
+        let (name, version) = (short(&hello.client_name), short(&hello.client_version));
         let deadline = lease_deadline(self.config.lease_ms);
         let session = serving
             .sessions()
@@ -59,7 +60,7 @@ impl Node {
                 return Err(refusal);
             }
         };
-        tracing::info!(session = session.id.0, %fabric, %peer, client = ?name, version = ?hello.client_version,
+        tracing::info!(session = session.id.0, %fabric, %peer, client = ?name, ?version,
             process = hello.process_id, rights = ?hello.rights, "session opened");
         let welcome = Welcome {
             server_version: env!("CARGO_PKG_VERSION").into(),

@@ -261,7 +261,6 @@ impl Node {
         if let Some(serving) = self.serving() {
             let geometry = serving.region.superblock.geometry;
             let accounts = serving.pool().accounts();
-            let sessions = serving.sessions();
             statistics.incarnation = serving.region.superblock.incarnation;
             statistics.fabrics =
                 serving.targets.all().map(|target| (target.kind(), target.describe())).collect();
@@ -270,6 +269,7 @@ impl Node {
             statistics.block_pool_bytes = accounts.pool_bytes;
             statistics.granted_bytes = accounts.granted_bytes;
             statistics.reserve_bytes = accounts.reserve_bytes;
+            let sessions = serving.sessions();
             statistics.session_count = sessions.living_count() as u64;
             statistics.sessions_total = sessions.opened_total();
             statistics.sessions_fenced_total = sessions.fenced_total();
