@@ -224,7 +224,7 @@ impl Driver {
             };
             let stop = posted.and_then(|()| self.wait_for(&mut active, round_trip, deadline));
             if let Err(stop) = stop {
-                self.stop(ground, active, operations, &stop, &mut finish);
+                self.stop(ground, active, operations, &stop, deadline, &mut finish);
                 return;
             }
         }
@@ -430,13 +430,15 @@ impl Driver {
         }
     }
 
-    /// The connection failed or time ran out: every operation that is left ends here.
+    /// The connection failed or time ran out: every operation that is left ends here. One whose replies are all there
+    /// gets to see them first: its CAS may have happened, and its block with it.
     fn stop<O: Operation>(
         &mut self,
         ground: &mut impl Ground,
         active: SmallVec<[Active; 1]>,
         operations: &mut [O],
         halt: &Halt,
+        deadline: Deadline,
         finish: &mut impl FnMut(Finished<'_, O::Output>),
     ) {
         if let Halt::Failed(failure) = halt {
@@ -444,6 +446,15 @@ impl Driver {
         }
         for mut one in active {
             let operation = &mut operations[one.index];
+            if !one.replies.is_empty()
+                && let Stepped::Done(result, _) = step(ground, operation, &one.replies, deadline)
+            {
+                // The mark of a block that it freed, if any, is lost, as if the client had died here.
+                let (replies, restarts) = (&one.replies[..], operation.restarts());
+                finish(Finished { index: one.index, result, replies, tally: one.tally, restarts });
+                self.recycle(&mut one.replies);
+                continue;
+            }
             // Without a batch out, the CAS (if one was planned) was never posted, or is known to have failed.
             let cas = one.batch.and_then(|_| operation.pending_cas());
             if one.batch.is_none() {
@@ -580,3 +591,6 @@ fn outcome((verb, reply): (&PlannedVerb, &Reply)) -> String {
         _ => "done".into(),
     }
 }
+
+#[cfg(test)]
+mod tests;
