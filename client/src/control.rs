@@ -162,14 +162,17 @@ impl Control {
         }
     }
 
-    /// Waits until no other request is under way, and takes the stream.
+    /// Waits until no other request is under way, and takes the stream if there is time left to use it: a request
+    /// that can't even be sent is no reason to lose the channel.
     fn turn(&self, deadline: Deadline) -> Result<Stream, Error> {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.back.wait_timeout_while(stream, deadline.left(), |stream| stream.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.take().ok_or_else(|| Error::Timeout {
+        let mut stream = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let taken = if deadline.has_passed() { None } else { stream.take() };
+        taken.ok_or_else(|| Error::Timeout {
             endpoint: self.endpoint.clone(),
             after_ms: deadline.whole_ms(),
-            doing: "waiting for an earlier request on the control connection",
+            doing: "waiting for the control connection",
             effect: Effect::No,
         })
     }
@@ -252,6 +255,17 @@ mod tests {
             write_frame(&mut peer, &Response::Heartbeat { epoch: 1, draining: false }).unwrap();
             beat.join().unwrap().unwrap();
         });
+    }
+
+    /// No time is left to ask: nothing was sent, so nothing is lost.
+    #[test]
+    fn a_request_without_time_does_no_harm() {
+        let (control, mut peer) = channel_to_peer();
+        let error = control.request(&Request::Statistics, Deadline::after(Duration::ZERO)).unwrap_err();
+        assert!(matches!(error, Error::Timeout { effect: Effect::No, .. }), "{error}");
+        assert!(!control.is_lost());
+        write_frame(&mut peer, &Response::Heartbeat { epoch: 1, draining: false }).unwrap();
+        control.request(&Request::Heartbeat { epoch: 1 }, Deadline::after(LONG)).unwrap();
     }
 
     /// A peer that sends a byte now and then keeps nobody beyond the deadline.
