@@ -179,7 +179,8 @@ impl Control {
 
     fn give_back(&self, stream: Stream) {
         *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
-        self.back.notify_one();
+        // All: one of those that wait may have no time left, and would wake nobody else.
+        self.back.notify_all();
     }
 }
 
