@@ -101,6 +101,8 @@ pub(crate) struct Driver {
     tracer: Option<Tracer>,
     /// The fabric has failed; the session must join again.
     broken: Option<Failure>,
+    /// Silent verbs are the last that were posted: no completion behind them says that they took effect.
+    ends_silently: bool,
     pause: Backoff,
 }
 
@@ -121,6 +123,7 @@ impl Driver {
             completions: Vec::new(),
             tracer: None,
             broken: None,
+            ends_silently: false,
             pause: Backoff::new(PAUSE_FIRST, PAUSE_LIMIT, seed),
         }
     }
@@ -132,6 +135,11 @@ impl Driver {
     /// Whether the connection has failed.
     pub(crate) const fn is_broken(&self) -> bool {
         self.broken.is_some()
+    }
+
+    /// Whether verbs that nobody waited for may still be under way.
+    pub(crate) const fn ends_silently(&self) -> bool {
+        self.ends_silently
     }
 
     /// Writes every verb down from now on.
@@ -230,6 +238,7 @@ impl Driver {
         }
         if !silent.is_empty() {
             // Nobody waits for these; a failure shows at the next call.
+            self.ends_silently = true;
             let _ = self.post(&mut [], operations, &mut silent, round_trip, deadline);
         }
     }
@@ -383,6 +392,7 @@ impl Driver {
     /// Waits until every batch that is out has come back.
     fn wait_for(&mut self, active: &mut [Active], round_trip: u64, deadline: Deadline) -> Result<(), Halt> {
         let mut missing = active.iter().filter(|one| one.batch.is_some()).count();
+        self.ends_silently &= missing == 0;
         let mut failure = None;
         while missing > 0 {
             if self.completions.is_empty() && !self.collect(deadline) {

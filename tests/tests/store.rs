@@ -5,6 +5,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sidestep_client::{Effect, Error};
+use sidestep_common::hash::KeyHash;
+use sidestep_common::layout::{BlockRef, DirectoryWord, SlotState, SlotWord, free_map_offset};
 use sidestep_tests::system::{Node, run_suite};
 use sidestep_tests::{cases, scaled};
 
@@ -24,6 +26,7 @@ fn main() {
         a_read_only_client_only_reads: 64,
         sessions_end_without_leaving_memory_behind: 64,
         unused_memory_of_a_clean_session_is_used_by_the_next: 16,
+        a_clean_end_loses_no_mark: 64,
     ])
 }
 
@@ -353,4 +356,28 @@ fn unused_memory_of_a_clean_session_is_used_by_the_next(node: &Node) {
         }
     }
     assert_eq!(stored, 800, "8 MB of values in a pool of about 13");
+}
+
+/// Nobody waits for the mark that frees an overwritten block, and a client may end right behind it, as a shell script's
+/// do. The mark must be there all the same, or the block would be lost until somebody audits its chunk.
+fn a_clean_end_loses_no_mark(node: &Node) {
+    let serving = node.running().node().serving().expect("it serves");
+    let (superblock, words) = (serving.region.superblock, serving.mapping.words());
+    let hash = KeyHash::of(b"k", superblock.hash_seed);
+    let index = hash.directory_index(superblock.geometry.directory_bits);
+    let word = words.load(superblock.geometry.directory_word_offset(index)).unwrap();
+    let bucket = superblock.geometry.bucket_offset(DirectoryWord::from_bits(word), hash).unwrap();
+    let block = || -> BlockRef {
+        let word = words.load(bucket.plus(8)).unwrap();
+        let SlotState::Live(block) = SlotWord::from_bits(word).state() else { panic!("{word:#x}") };
+        block
+    };
+    node.client().put(b"k", b"first").unwrap();
+    for round in 0..scaled(100) {
+        let old = block();
+        node.client().put(b"k", &round.to_le_bytes()).unwrap();
+        let mut mark = [0];
+        words.read(free_map_offset(old).unwrap(), &mut mark).unwrap();
+        assert_eq!(mark, [old.version.0], "round {round}");
+    }
 }
