@@ -141,7 +141,7 @@ fn a_block_reused_under_a_reader_proves_nothing() {
     let mut get = Running::new(Call::Get(b"k1"));
     get.verb(&mut world, &mut reader);
     alone(&mut world, &mut actor, Call::Put(b"k1", b"second"));
-    actor.allocator.give_back(BlockRef { version: block.version.next(), ..block });
+    actor.allocator.give_back(BlockRef { version: block.version.next(), ..block }, General);
     alone(&mut world, &mut actor, Call::Put(b"k2", b"other"));
     while !get.is_over() {
         get.verb(&mut world, &mut reader);
