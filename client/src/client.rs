@@ -251,7 +251,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Verbs that a session may have in flight, 256 if not set.
+    /// Verbs that a session may have in flight, 256 if not set. Below 64 an operation may not fit: one step has up to
+    /// a READ for each slot of a bucket.
     #[must_use]
     pub const fn verbs_in_flight_max(mut self, verbs: usize) -> Self {
         self.settings.verbs_in_flight_max = verbs;

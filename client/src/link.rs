@@ -166,9 +166,12 @@ impl Joiner {
         self.link.insert(link)
     }
 
-    /// The link for the last time.
-    pub(crate) const fn leave(&mut self) -> Option<Link> {
-        self.link.take()
+    /// The session for the last time, with its data path if it has one.
+    pub(crate) fn leave(&mut self) -> Option<(Option<Driver>, Member)> {
+        match self.link.take() {
+            Some(Link { driver, member }) => Some((Some(driver), member)),
+            None => self.member.take().map(|member| (None, member)),
+        }
     }
 
     /// The link as it is, for looking at.

@@ -265,15 +265,17 @@ impl Session {
     }
 
     fn say_goodbye(&mut self) {
-        let Some(Link { mut driver, mut member }) = self.joiner.leave() else { return };
+        let Some((driver, mut member)) = self.joiner.leave() else { return };
         let deadline = Deadline::after(self.timeout.min(Duration::from_secs(1)));
-        if driver.ends_silently() && !driver.is_broken() {
+        if let Some(mut driver) = driver
+            && driver.ends_silently()
+            && !driver.is_broken()
+        {
             // The mark of the last freed block; a verb behind it completes after it.
             driver.run(&mut member.ground, &mut [ReadPiece::probe(8)], deadline, |_| {});
         }
-        // The server takes tails of a session whose verbs are all done; dropping the fabric sees to that. What
-        // fails here only leaves the memory to the server's own clean-up.
-        drop(driver);
+        // The server takes tails of a session whose verbs are all done; the fabric was dropped, which sees to that.
+        // What fails here only leaves the memory to the server's own clean-up.
         if member.control.is_lost() {
             return;
         }

@@ -21,13 +21,13 @@
 use sidestep_common::fabric::Reply;
 use sidestep_common::hash::KeyHash;
 use sidestep_common::layout::{
-    BlockHeader, BlockMeta, BlockRef, SLOTS_PER_BUCKET, SizeClass, SlotState, SlotWord, free_map_offset,
+    BlockHeader, BlockMeta, BlockRef, SLOTS_PER_BUCKET, SizeClass, SlotState, SlotWord,
 };
 use sidestep_common::wire::ChunkPurpose;
 use smallvec::SmallVec;
 
 use super::route::{Header, Route, bucket_of};
-use super::scan::{Candidate, Proof, Scan, UnfitWatch, check_place, prove, read_block};
+use super::scan::{Candidate, Proof, Scan, UnfitWatch, check_place, mark_free, prove, read_block};
 use super::{Action, Context, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step};
 
 /// What became of a change.
@@ -184,23 +184,11 @@ impl<'a> Change<'a> {
     /// Over with our CAS in effect: the block is published, and the one that it replaced is freed.
     fn won(&mut self, replaced: SlotWord) -> Step<Changed> {
         self.block = None;
-        let unlinked = match replaced.state() {
-            SlotState::Live(block) | SlotState::Deleted(block) => Some(block),
-            _ => None,
-        };
-        // The map's place can't be missing: no word whose block can't be is ever expected.
-        let mark = unlinked.and_then(|block| {
-            Some(PlannedVerb {
-                subject: "free map",
-                remote: free_map_offset(block)?,
-                action: Action::WriteByte(block.version.0),
-            })
-        });
         let changed = match self.kind {
             Kind::Put => Changed::Stored,
             Kind::Delete => Changed::Deleted,
         };
-        Step::Done(Ok(changed), mark.map(|verb| Plan::from_iter([verb])))
+        Step::Done(Ok(changed), mark_free(replaced))
     }
 
     /// A blind put that lost to a blind word of its own key was overwritten the moment it happened.

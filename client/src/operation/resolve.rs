@@ -15,6 +15,7 @@
 use sidestep_common::fabric::{Effect, Reply};
 use sidestep_common::layout::{SlotState, SlotWord};
 
+use super::scan::mark_free;
 use super::{Action, Context, Operation, PendingCas, Plan, PlannedVerb, Step};
 
 /// The reading of the slot.
@@ -59,7 +60,11 @@ impl Operation for Resolve {
         };
         let mut bits = [0; 8];
         bits.copy_from_slice(&buffer.as_slice()[..8]);
-        Step::Done(Ok(judge(self.cas, SlotWord::from_bits(u64::from_le_bytes(bits)))), None)
+        let effect = judge(self.cas, SlotWord::from_bits(u64::from_le_bytes(bits)));
+        // Whoever wins frees what it unlinked, also if it learns late that it won.
+        let mark =
+            (effect == Effect::Yes).then(|| mark_free(SlotWord::from_bits(self.cas.expected))).flatten();
+        Step::Done(Ok(effect), mark)
     }
 
     fn block_pieces(&self) -> (&[u8], &[u8]) {

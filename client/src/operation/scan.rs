@@ -6,11 +6,11 @@
 
 use sidestep_common::fabric::Reply;
 use sidestep_common::layout::{
-    Block, BlockPlace, BlockRef, Bucket, Offset, SlotState, SlotWord, Superblock, Tag,
+    Block, BlockPlace, BlockRef, Bucket, Offset, SlotState, SlotWord, Superblock, Tag, free_map_offset,
 };
 use smallvec::SmallVec;
 
-use super::{Action, OperationError, PlannedVerb};
+use super::{Action, OperationError, Plan, PlannedVerb};
 
 /// A slot that may hold the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +106,16 @@ pub(super) fn read_block(
         remote: block.offset,
         action: Action::Read(block.class.bytes() as usize),
     })
+}
+
+/// The WRITE that frees the block which a CAS unlinked with `replaced`; none for an EMPTY slot. Exactly one wins that
+/// CAS, so there is exactly one such WRITE.
+pub(super) fn mark_free(replaced: SlotWord) -> Option<Plan> {
+    let (SlotState::Live(block) | SlotState::Deleted(block)) = replaced.state() else { return None };
+    // The map's place can't be missing: the word was followed, or came from a slot that was checked.
+    let remote = free_map_offset(block)?;
+    let action = Action::WriteByte(block.version.0);
+    Some(Plan::from_iter([PlannedVerb { subject: "free map", remote, action }]))
 }
 
 /// What the block that a candidate names says of the key.
