@@ -203,8 +203,10 @@ impl Driver {
                         if let Some(last) = last {
                             one.tally.verbs += last.len() as u64;
                             one.tally.silent_verbs += last.len() as u64;
-                            one.tally.bytes_written +=
-                                last.iter().map(|verb| written_bytes(verb, operation)).sum::<u64>();
+                            one.tally.bytes_written += last
+                                .iter()
+                                .map(|verb| verb.written_bytes(operation.block_pieces()))
+                                .sum::<u64>();
                             silent.extend(last);
                         }
                         result
@@ -275,7 +277,7 @@ impl Driver {
             if one.waits {
                 one.batch = None;
             } else {
-                one.tally.count(&one.plan, &operations[one.index]);
+                one.tally.count(&one.plan, operations[one.index].block_pieces());
             }
         }
         Ok(())
@@ -312,8 +314,8 @@ impl Driver {
             }
             if let Some(tracer) = &mut self.tracer {
                 for verb in &one.plan {
-                    let bytes = verb_bytes(verb, operation);
-                    tracer.posted(round_trip, verb_name(verb), verb.subject, verb.remote, bytes, false);
+                    let bytes = verb.bytes(operation.block_pieces());
+                    tracer.posted(round_trip, verb.name(), verb.subject, verb.remote, bytes, false);
                 }
             }
         }
@@ -321,7 +323,7 @@ impl Driver {
             let mut verbs = VerbList::new();
             for verb in silent_verbs {
                 if let Some(tracer) = &mut self.tracer {
-                    tracer.posted(round_trip, verb_name(verb), verb.subject, verb.remote, 1, true);
+                    tracer.posted(round_trip, verb.name(), verb.subject, verb.remote, 1, true);
                 }
                 verbs.push(self.verb(verb, (&[], &[]))?);
             }
@@ -545,50 +547,6 @@ fn step<O: Operation>(
                 replies = &[];
             }
         }
-    }
-}
-
-impl Tally {
-    /// One more round trip, with these verbs.
-    fn count(&mut self, plan: &Plan, operation: &impl Operation) {
-        self.round_trips += 1;
-        self.verbs += plan.len() as u64;
-        for verb in plan {
-            self.bytes_written += written_bytes(verb, operation);
-            self.bytes_read += match verb.action {
-                Action::Read(bytes) => bytes as u64,
-                Action::CompareSwap { .. } => 8,
-                Action::WriteBlock(_) | Action::WriteByte(_) => 0,
-            };
-        }
-    }
-}
-
-const fn verb_name(verb: &PlannedVerb) -> &'static str {
-    match verb.action {
-        Action::Read(_) => "READ",
-        Action::WriteBlock(_) | Action::WriteByte(_) => "WRITE",
-        Action::CompareSwap { .. } => "CAS",
-    }
-}
-
-fn verb_bytes(verb: &PlannedVerb, operation: &impl Operation) -> usize {
-    match verb.action {
-        Action::Read(bytes) => bytes,
-        Action::CompareSwap { .. } => 8,
-        _ => written_bytes(verb, operation) as usize,
-    }
-}
-
-fn written_bytes(verb: &PlannedVerb, operation: &impl Operation) -> u64 {
-    match &verb.action {
-        Action::WriteBlock(header) => {
-            let (key, value) = operation.block_pieces();
-            (header.as_bytes().len() + key.len() + value.len()) as u64
-        }
-        Action::WriteByte(_) => 1,
-        Action::CompareSwap { .. } => 8,
-        Action::Read(_) => 0,
     }
 }
 

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use crate::operation::Plan;
+
 /// Kinds of operation that are counted apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
@@ -90,6 +92,18 @@ pub(crate) struct Tally {
     pub bytes_read: u64,
     /// Bytes stored.
     pub bytes_written: u64,
+}
+
+impl Tally {
+    /// One more round trip, with these verbs of an operation whose block has these pieces.
+    pub(crate) fn count(&mut self, plan: &Plan, pieces: (&[u8], &[u8])) {
+        self.round_trips += 1;
+        self.verbs += plan.len() as u64;
+        for verb in plan {
+            self.bytes_written += verb.written_bytes(pieces);
+            self.bytes_read += verb.read_bytes();
+        }
+    }
 }
 
 /// A counter with one writer.

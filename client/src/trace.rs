@@ -99,7 +99,7 @@ impl Tracer {
         verb: &'static str,
         subject: &'static str,
         remote: Offset,
-        bytes: usize,
+        bytes: u64,
         silent: bool,
     ) {
         self.trace.verbs.push(TracedVerb {
@@ -107,7 +107,7 @@ impl Tracer {
             verb,
             subject,
             remote_offset: remote.0,
-            bytes: bytes as u64,
+            bytes,
             silent,
             outcome: if silent { "not waited for".into() } else { String::new() },
             posted: self.started.elapsed(),

@@ -17,6 +17,7 @@
 
 pub mod change;
 pub mod get;
+mod plan;
 pub mod resolve;
 mod route;
 mod scan;
@@ -24,9 +25,10 @@ mod scan;
 mod tests;
 
 use sidestep_common::fabric::Reply;
-use sidestep_common::layout::{BlockHeader, Offset, SizeClass, Superblock, WriteId};
+use sidestep_common::layout::{Offset, SizeClass, Superblock, WriteId};
 use sidestep_common::wire::ChunkPurpose;
-use smallvec::SmallVec;
+
+pub use plan::{Action, Plan, PlannedVerb};
 
 use crate::allocator::Allocator;
 use crate::directory::Directory;
@@ -43,38 +45,6 @@ pub enum Step<T> {
     Pause,
     /// The operation is over. The verbs in `Plan`, if any, go out silently: nobody waits for them.
     Done(Result<T, OperationError>, Option<Plan>),
-}
-
-/// Verbs to be posted together, in this order.
-pub type Plan = SmallVec<[PlannedVerb; 4]>;
-
-/// One verb, before it has buffers.
-#[derive(Clone, Copy, Debug)]
-pub struct PlannedVerb {
-    /// What of the region it touches, for people who look at a trace.
-    pub subject: &'static str,
-    /// Where.
-    pub remote: Offset,
-    /// What it does.
-    pub action: Action,
-}
-
-/// What a planned verb does.
-#[derive(Clone, Copy, Debug)]
-pub enum Action {
-    /// READ so many bytes.
-    Read(usize),
-    /// WRITE the block that the operation makes: this header, then its key and value.
-    WriteBlock(BlockHeader),
-    /// WRITE one byte.
-    WriteByte(u8),
-    /// CAS.
-    CompareSwap {
-        /// The word that must be there.
-        expected: u64,
-        /// The word to put there.
-        desired: u64,
-    },
 }
 
 /// What an operation may know and use.

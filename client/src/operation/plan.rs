@@ -1,0 +1,74 @@
+//! Verbs as an operation plans them, before they have buffers.
+//!
+//! Always true: a plan's verbs execute in its order and share one doorbell. `pieces` are the key and value of the block
+//! that [`Action::WriteBlock`] means; the operation that planned it has them.
+
+use sidestep_common::layout::{BlockHeader, Offset};
+use smallvec::SmallVec;
+
+/// Verbs to be posted together, in this order.
+pub type Plan = SmallVec<[PlannedVerb; 4]>;
+
+/// One verb, before it has buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct PlannedVerb {
+    /// What of the region it touches, for people who look at a trace.
+    pub subject: &'static str,
+    /// Where.
+    pub remote: Offset,
+    /// What it does.
+    pub action: Action,
+}
+
+/// What a planned verb does.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// READ so many bytes.
+    Read(usize),
+    /// WRITE the block that the operation makes: this header, then its key and value.
+    WriteBlock(BlockHeader),
+    /// WRITE one byte.
+    WriteByte(u8),
+    /// CAS.
+    CompareSwap {
+        /// The word that must be there.
+        expected: u64,
+        /// The word to put there.
+        desired: u64,
+    },
+}
+
+impl PlannedVerb {
+    /// The verb's name, as traces spell it.
+    pub const fn name(&self) -> &'static str {
+        match self.action {
+            Action::Read(_) => "READ",
+            Action::WriteBlock(_) | Action::WriteByte(_) => "WRITE",
+            Action::CompareSwap { .. } => "CAS",
+        }
+    }
+
+    /// Bytes that it brings.
+    pub const fn read_bytes(&self) -> u64 {
+        match self.action {
+            Action::Read(bytes) => bytes as u64,
+            Action::CompareSwap { .. } => 8,
+            Action::WriteBlock(_) | Action::WriteByte(_) => 0,
+        }
+    }
+
+    /// Bytes that it stores.
+    pub fn written_bytes(&self, pieces: (&[u8], &[u8])) -> u64 {
+        match &self.action {
+            Action::WriteBlock(header) => (header.as_bytes().len() + pieces.0.len() + pieces.1.len()) as u64,
+            Action::WriteByte(_) => 1,
+            Action::CompareSwap { .. } => 8,
+            Action::Read(_) => 0,
+        }
+    }
+
+    /// Bytes that it is about.
+    pub fn bytes(&self, pieces: (&[u8], &[u8])) -> u64 {
+        self.read_bytes().max(self.written_bytes(pieces))
+    }
+}
