@@ -1,7 +1,8 @@
 #!/bin/bash
 # machine: --bed clock --memory 2048 --timeout 600
-# What operations cost beside a raw READ, on a clock on which a nanosecond is an instruction: the same in every run,
-# however busy the host is. The card is software, so the ratios count work requests more than round trips.
+# What operations cost beside a raw READ, and what they cost the server's CPU, on a clock on which a nanosecond is an
+# instruction: the same in every run, however busy the host is. The card is software, so the ratios count work requests
+# more than round trips, and its work is the kernel's and not the server process's.
 #
 #   suite-clock.sh PROGRAMS
 set -uo pipefail
@@ -9,7 +10,10 @@ programs=$1
 # shellcheck source-path=SCRIPTDIR source=guest-lib.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/guest-lib.sh"
 
-stage "$programs"/{kvserver,verb-ratios}
+export SIDESTEP_TEST_FABRICS=verbs SIDESTEP_BIN_DIR=$SIDESTEP_VM_TMP/bin
+stage "$programs"/{kvserver,verb-ratios,failures-test}
+rust_tests failures-test --test-threads 1 --nocapture the_server_does_nothing
+
 kvserver -l "$SIDESTEP_RDMA_ADDR:7480" -m 64M --transport verbs --admin-listen off >"$SIDESTEP_VM_TMP/server.log" 2>&1 &
 server=$!
 wait_port "$SIDESTEP_RDMA_ADDR" 7480 60 || tap_not_ok server-starts "$(tail -n 3 "$SIDESTEP_VM_TMP/server.log")"
