@@ -44,7 +44,7 @@ pub enum VerbsError {
     /// The card does no atomics.
     #[error(
         "device {device} has no remote atomics (capability {capability}), and one-sided commits need \
-         compare-and-swap: commits would have to be two-sided; use a device with atomics, or --transport tcp"
+         compare-and-swap; use a device with atomics, or let the server's CPU commit (--commits two-sided)"
     )]
     NoAtomics {
         /// The device.
