@@ -122,9 +122,10 @@ fn connect_node(node: Node, options: &ConnectOptions) -> Result<Box<dyn Fabric>,
     let completions = CompletionQueue::new(&context, entries)?;
     // A receive for the answer to each commit that may be under way.
     let receives = node.two_sided_depth.map(|depth| usize::from(depth).min(in_flight));
-    let inbox = receives.map(|receives| Inbox::new(&domain, receives, 0)).transpose()?;
-    let outbox = receives.map(|_| Outbox::new(&domain, entries)).transpose()?;
-    let receive_cq = inbox.as_ref().map_or(completions.raw(), |inbox| inbox.completions().raw());
+    let boxes =
+        |receives| Ok::<_, VerbsError>((Inbox::new(&domain, receives, 0)?, Outbox::new(&domain, entries)?));
+    let boxes = receives.map(boxes).transpose()?;
+    let receive_cq = boxes.as_ref().map_or(completions.raw(), |(inbox, _)| inbox.completions().raw());
     let capacity = Capacity {
         work_requests: entries as u32,
         receives: receives.unwrap_or(0) as u32,
@@ -133,7 +134,7 @@ fn connect_node(node: Node, options: &ConnectOptions) -> Result<Box<dyn Fabric>,
     // SAFETY: queues of the same device, which the fabric drops after the queue pair.
     let queue_pair = unsafe { QueuePair::new(&domain, completions.raw(), receive_cq, capacity) }?;
     queue_pair.initialise(&id, None)?;
-    if let Some(inbox) = &inbox {
+    if let Some((inbox, _)) = &boxes {
         inbox.post_all(&queue_pair)?;
     }
 
@@ -170,10 +171,10 @@ fn connect_node(node: Node, options: &ConnectOptions) -> Result<Box<dyn Fabric>,
         buffer_limit_bytes: options.buffer_limit_bytes,
         description,
     };
-    let fabric = VerbsFabric::new(queue_pair, id, events, completions, &domain, cells, outbox, agreed);
-    Ok(match inbox {
+    let fabric = VerbsFabric::new(queue_pair, id, events, completions, &domain, cells, agreed);
+    Ok(match boxes {
         None => Box::new(fabric),
-        Some(inbox) => Box::new(TwoSidedFabric::new(fabric, inbox)),
+        Some((inbox, outbox)) => Box::new(TwoSidedFabric::new(fabric.with_outbox(outbox), inbox)),
     })
 }
 

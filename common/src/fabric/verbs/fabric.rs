@@ -95,7 +95,6 @@ impl VerbsFabric {
         completions: CompletionQueue,
         domain: &std::sync::Arc<ProtectionDomain>,
         cells: LocalMemory,
-        outbox: Option<Outbox>,
         agreed: Agreed,
     ) -> Self {
         let Agreed { base, rkey, verbs_in_flight_max, slack, buffer_limit_bytes, description } = agreed;
@@ -108,7 +107,7 @@ impl VerbsFabric {
             flight: Flight::new(verbs_in_flight_max, slack),
             staging: Staging::new(domain, STAGING_BYTES_MAX),
             cells,
-            outbox,
+            outbox: None,
             buffers: BufferPool::new(registrar, buffer_limit_bytes),
             work: WorkList::default(),
             staged_ends: Vec::new(),
@@ -125,6 +124,12 @@ impl VerbsFabric {
         depth: usize,
     ) -> Result<LocalMemory, VerbsError> {
         LocalMemory::new(domain, depth * size_of::<u64>())
+    }
+
+    /// The same, whose CAS and FAA are messages from now on; the outbox is for a send queue of the same length.
+    pub(super) fn with_outbox(mut self, outbox: Outbox) -> Self {
+        self.outbox = Some(outbox);
+        self
     }
 
     fn remote(&self, offset: Offset) -> Remote {
