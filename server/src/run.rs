@@ -105,6 +105,10 @@ fn say_ready(running: &Running, json: bool) {
     for reason in serving.plan.reasons() {
         tracing::info!(fabric = %reason.fabric, served = reason.served, reason = reason.reason, "fabric");
     }
+    if serving.plan.has_two_sided_commits() {
+        let commits = serving.plan.commits();
+        tracing::warn!(commits, "this server's CPU is in the path of every write; reads stay one-sided");
+    }
     tracing::info!(memory = serving.mapping.describe(), "region");
     let admin = running.admin().map_or("off".to_owned(), |admin| format!("http://{admin}"));
     if json {

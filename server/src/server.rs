@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use sidestep_common::fabric::FabricKind;
+use sidestep_common::fabric::{Commits, FabricKind};
 use sidestep_common::layout::{Geometry, GeometryError};
 use sidestep_common::memory::{AccessError, HugePages, Mapping, MappingError, MappingOptions};
 use sidestep_common::wire::ServerStatistics;
@@ -101,7 +101,7 @@ impl Server {
     /// [`StartError`] says what couldn't be had.
     pub fn start(config: Config) -> Result<Running, StartError> {
         config.check()?;
-        let plan = Plan::choose(config.transport, &config.device, &targets::devices())?;
+        let plan = Plan::choose(config.transport, &config.device, &targets::devices(config.commits))?;
         let control = listen(config.listen, "for clients")?;
         let control_address = control.local_addr().map_err(StartError::Threads)?;
         let admin = match config.admin_listen {
@@ -178,7 +178,10 @@ impl Running {
         let mut plan = plan;
         if plan.serves(FabricKind::Verbs) {
             match Targets::start(&plan, mapping, &self.node.config, None) {
-                Ok(targets) => return Ok((plan, targets, None)),
+                Ok(targets) => {
+                    let commits = targets.commits().unwrap_or(Commits::Atomics);
+                    return Ok((plan.with_commits(commits), targets, None));
+                }
                 Err(error) if self.node.config.transport == Transport::Auto => {
                     tracing::warn!(%error, "there is an RDMA device, but it can't be used; serving shm and tcp");
                     plan = Plan::without_verbs(&error.to_string());

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use sidestep_common::fabric::shm::ShmTarget;
 use sidestep_common::fabric::tcp::TcpTarget;
-use sidestep_common::fabric::{FabricKind, Target};
+use sidestep_common::fabric::{Commits, FabricKind, Target};
 use sidestep_common::memory::Mapping;
 
-use crate::config::Config;
+use crate::config::{CommitsChoice, Config};
 use crate::transport::{Devices, Plan};
 
 /// The targets of one region.
@@ -22,6 +22,8 @@ pub struct Targets {
     pub tcp: Option<Arc<TcpTarget>>,
     /// RDMA, if it is served.
     verbs: Option<Arc<dyn Target>>,
+    /// Who executes the commits of RDMA clients, if it is served.
+    commits: Option<Commits>,
 }
 
 /// A fabric could not be started.
@@ -48,7 +50,9 @@ impl Targets {
         let mut targets = Self::default();
         if plan.serves(FabricKind::Verbs) {
             let failed = |reason| TargetError { fabric: FabricKind::Verbs, reason };
-            targets.verbs = Some(verbs::start(mapping, config).map_err(failed)?);
+            let (target, commits) = verbs::start(mapping, config).map_err(failed)?;
+            targets.verbs = Some(target);
+            targets.commits = Some(commits);
         }
         if plan.serves(FabricKind::Shm)
             && let Some(socket) = socket
@@ -62,6 +66,11 @@ impl Targets {
             targets.tcp = Some(Arc::new(target));
         }
         Ok(targets)
+    }
+
+    /// Who executes the commits of RDMA clients, if it is served.
+    pub fn commits(&self) -> Option<Commits> {
+        self.commits
     }
 
     /// The target of that kind, if it is served.
@@ -86,28 +95,28 @@ impl std::fmt::Debug for Targets {
     }
 }
 
-/// The RDMA devices of this host.
-pub fn devices() -> Devices {
-    verbs::devices()
+/// The RDMA devices of this host, judged by whether they can commit as is wished.
+pub fn devices(commits: CommitsChoice) -> Devices {
+    verbs::devices(commits)
 }
 
 #[cfg(not(feature = "verbs"))]
 mod verbs {
     use std::sync::Arc;
 
-    use sidestep_common::fabric::Target;
+    use sidestep_common::fabric::{Commits, Target};
     use sidestep_common::memory::Mapping;
 
-    use crate::config::Config;
+    use crate::config::{CommitsChoice, Config};
     use crate::transport::Devices;
 
     const OBSTACLE: &str = "this kvserver was built without verbs";
 
-    pub(super) fn devices() -> Devices {
+    pub(super) fn devices(_: CommitsChoice) -> Devices {
         Devices { found: Vec::new(), obstacle: Some(OBSTACLE.into()) }
     }
 
-    pub(super) fn start(_: &Arc<Mapping>, _: &Config) -> Result<Arc<dyn Target>, String> {
+    pub(super) fn start(_: &Arc<Mapping>, _: &Config) -> Result<(Arc<dyn Target>, Commits), String> {
         Err(OBSTACLE.into())
     }
 }
@@ -117,22 +126,22 @@ mod verbs {
     use std::net::IpAddr;
     use std::sync::Arc;
 
-    use sidestep_common::fabric::Target;
     use sidestep_common::fabric::verbs::choice::choose;
     use sidestep_common::fabric::verbs::device::{self, DeviceDetails, PortState};
-    use sidestep_common::fabric::verbs::{VerbsOptions, VerbsTarget};
+    use sidestep_common::fabric::verbs::{CommitChoice, VerbsOptions, VerbsTarget};
+    use sidestep_common::fabric::{Commits, Target};
     use sidestep_common::memory::Mapping;
 
-    use crate::config::Config;
+    use crate::config::{CommitsChoice, Config};
     use crate::transport::Devices;
 
-    pub(super) fn devices() -> Devices {
+    pub(super) fn devices(commits: CommitsChoice) -> Devices {
         match device::list() {
             Err(error) => Devices { found: Vec::new(), obstacle: Some(error.to_string()) },
             Ok(devices) => {
                 let judge = |device: device::DeviceInfo| {
                     let flaw = match device.details {
-                        Ok(details) => flaw(&details),
+                        Ok(details) => flaw(&details, commits),
                         Err(error) => Some(error),
                     };
                     (device.name, flaw)
@@ -142,24 +151,33 @@ mod verbs {
         }
     }
 
-    fn flaw(details: &DeviceDetails) -> Option<String> {
-        if !details.limits.atomics.has_atomics() {
+    fn flaw(details: &DeviceDetails, commits: CommitsChoice) -> Option<String> {
+        if commits == CommitsChoice::Atomics && !details.limits.atomics.has_atomics() {
             return Some(format!("its remote atomics: {}", details.limits.atomics));
         }
         let active = details.ports.iter().any(|port| port.state == PortState::Active);
         (!active).then(|| "no port is active".to_owned())
     }
 
-    pub(super) fn start(mapping: &Arc<Mapping>, config: &Config) -> Result<Arc<dyn Target>, String> {
+    pub(super) fn start(
+        mapping: &Arc<Mapping>,
+        config: &Config,
+    ) -> Result<(Arc<dyn Target>, Commits), String> {
         let options = VerbsOptions {
             device: config.device.clone(),
             address: address(config),
             // librdmacm's ports are not TCP's, except on iWARP, where the control port is taken.
             port: 0,
             responder_depth_max: None,
+            commits: match config.commits {
+                CommitsChoice::Auto => CommitChoice::Auto,
+                CommitsChoice::Atomics => CommitChoice::Atomics,
+                CommitsChoice::TwoSided => CommitChoice::TwoSided,
+            },
         };
         let target = VerbsTarget::start(Arc::clone(mapping), &options).map_err(|error| error.to_string())?;
-        Ok(Arc::new(target))
+        let commits = target.commits();
+        Ok((Arc::new(target), commits))
     }
 
     /// The address that clients know, if a card carries it. Else the card's own: the control channel may well run

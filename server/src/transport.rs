@@ -4,7 +4,7 @@
 //! combination; each fabric that is served or not has a reason that is told to the operator. A fabric that was
 //! asked for by name is served, or the server does not start: nobody who asked for RDMA is given TCP.
 
-use sidestep_common::fabric::{DeviceChoice, FabricKind};
+use sidestep_common::fabric::{Commits, DeviceChoice, FabricKind};
 use sidestep_common::layout::AtomicityDomain;
 
 use crate::config::Transport;
@@ -54,6 +54,8 @@ pub struct Reason {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     reasons: Vec<Reason>,
+    /// Who executes the commits of `verbs`.
+    commits: Commits,
 }
 
 /// The wish can't be met.
@@ -104,7 +106,7 @@ impl Plan {
                     Some(first) => {
                         let device = choice.device.as_deref().unwrap_or(first);
                         let reason = format!("{device} is a usable RDMA device");
-                        let other_domain = "its atomics don't mix with an RDMA card's";
+                        let other_domain = "not beside verbs: its atomics don't mix with an RDMA card's";
                         Ok(Self::of(&[
                             (FabricKind::Verbs, true, &reason),
                             (FabricKind::Shm, false, other_domain),
@@ -134,7 +136,7 @@ impl Plan {
 
     fn of(reasons: &[(FabricKind, bool, &str)]) -> Self {
         let reason = |&(fabric, served, reason): &_| Reason { fabric, served, reason: String::from(reason) };
-        Self { reasons: reasons.iter().map(reason).collect() }
+        Self { reasons: reasons.iter().map(reason).collect(), commits: Commits::Atomics }
     }
 
     /// Whether the plan serves that fabric.
@@ -142,9 +144,39 @@ impl Plan {
         self.reasons.iter().any(|reason| reason.fabric == fabric && reason.served)
     }
 
+    /// The same plan, once it is known who executes the commits of `verbs`. Two-sided ones are said wherever the plan is.
+    pub fn with_commits(mut self, commits: Commits) -> Self {
+        self.commits = commits;
+        if self.has_two_sided_commits() {
+            for reason in &mut self.reasons {
+                match reason.fabric {
+                    FabricKind::Verbs => {
+                        reason.reason.push_str(&format!("; commits: {}", commits.describe()))
+                    }
+                    _ => reason.reason = "not beside verbs".into(),
+                }
+            }
+        }
+        self
+    }
+
+    /// Who executes commits, for people.
+    pub fn commits(&self) -> &'static str {
+        if self.serves(FabricKind::Verbs) { self.commits.describe() } else { "CPU atomics" }
+    }
+
+    /// Whether this server's CPU executes each commit of `verbs`.
+    pub fn has_two_sided_commits(&self) -> bool {
+        self.serves(FabricKind::Verbs) && matches!(self.commits, Commits::TwoSided { .. })
+    }
+
     /// Whose atomics the region obeys.
     pub fn domain(&self) -> AtomicityDomain {
-        if self.serves(FabricKind::Verbs) { AtomicityDomain::Nic } else { AtomicityDomain::Cpu }
+        if self.serves(FabricKind::Verbs) && !self.has_two_sided_commits() {
+            AtomicityDomain::Nic
+        } else {
+            AtomicityDomain::Cpu
+        }
     }
 
     /// Every fabric with its reason.
@@ -156,7 +188,8 @@ impl Plan {
     pub fn describe(&self) -> String {
         let served = self.reasons.iter().filter(|reason| reason.served);
         let names: Vec<_> = served.map(|reason| reason.fabric.name()).collect();
-        names.join("+")
+        let names = names.join("+");
+        if self.has_two_sided_commits() { format!("{names} (commits: {})", self.commits()) } else { names }
     }
 }
 
@@ -189,6 +222,21 @@ mod tests {
         }
         assert_eq!(served(&Plan::choose(Transport::Shm, &any, &with).unwrap()), [FabricKind::Shm]);
         assert_eq!(served(&Plan::choose(Transport::Tcp, &any, &with).unwrap()), [FabricKind::Tcp]);
+    }
+
+    /// The CPU executes commits, so the region is in its domain; and everybody who asks is told.
+    #[test]
+    fn two_sided_commits_are_said_and_change_the_domain() {
+        let plan =
+            || Plan::choose(Transport::Auto, &DeviceChoice::default(), &devices(&[("siw0", None)])).unwrap();
+        let plain = plan().with_commits(Commits::Atomics);
+        assert_eq!((plain.domain(), plain.describe()), (AtomicityDomain::Nic, "verbs".into()));
+        let two_sided = plan().with_commits(Commits::TwoSided { version: 1, depth: 16 });
+        assert_eq!(two_sided.domain(), AtomicityDomain::Cpu);
+        assert!(two_sided.describe().contains("the server's CPU executes each CAS"));
+        assert!(
+            two_sided.reasons()[0].reason.ends_with("commits: two-sided, the server's CPU executes each CAS")
+        );
     }
 
     #[test]

@@ -136,6 +136,29 @@ fn flag_over_environment_over_file_over_default() {
     assert!(line(&again, "admin-listen").ends_with("# file"));
 }
 
+/// Who commits can be said in all three places; a word that is none is refused with those that are.
+#[test]
+fn commits_are_chosen_by_flag_environment_or_file() {
+    let folder = Folder::new("commits");
+    let file = folder.0.join("kvserver.toml");
+    std::fs::write(&file, "commits = \"atomics\"\n").unwrap();
+    let printed = |command: &mut Command| {
+        let (_, text, _) = output(command.arg("--print-config"));
+        line(&text, "commits").split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(printed(&mut kvserver()), "commits = \"auto\" # default");
+    assert_eq!(printed(kvserver().arg("--config").arg(&file)), "commits = \"atomics\" # file");
+    let with_both = || {
+        let mut command = kvserver();
+        command.arg("--config").arg(&file).env("SIDESTEP_COMMITS", "two-sided");
+        command
+    };
+    assert_eq!(printed(&mut with_both()), "commits = \"two-sided\" # environment");
+    assert_eq!(printed(with_both().args(["--commits", "auto"])), "commits = \"auto\" # flag");
+    let (code, _, error) = output(kvserver().args(["--commits", "cpu", "--check-config"]));
+    assert!(code == 2 && error.contains("two-sided") && error.contains("atomics"), "{error}");
+}
+
 #[test]
 fn configurations_are_checked() {
     let folder = Folder::new("check");
@@ -341,6 +364,7 @@ fn the_example_file_shows_the_defaults() {
     for setting in [
         "hugepages",
         "transport",
+        "commits",
         "admin-listen",
         "lease-ms",
         "grace-ms",
@@ -359,5 +383,5 @@ fn the_example_file_shows_the_defaults() {
         assert_eq!(example, Some(default));
         shown += 1;
     }
-    assert_eq!(shown, 13);
+    assert_eq!(shown, 14);
 }

@@ -5,11 +5,11 @@ mod bed;
 use std::process::Command;
 
 use bed::{Control, config, eventually, hello, join, read, start};
-use sidestep_common::fabric::{FabricKind, Join};
+use sidestep_common::fabric::{Commits, FabricKind, Join};
 use sidestep_common::layout::{AtomicityDomain, Offset, Superblock, TICK_OFFSET};
 use sidestep_common::wire::{RefusalCode, Request, Response};
 use sidestep_server::Config;
-use sidestep_server::config::Transport;
+use sidestep_server::config::{CommitsChoice, Transport};
 
 /// `auto` takes the card; the region is in its domain; what the card reads is what the server wrote, and the tick runs.
 #[test]
@@ -31,6 +31,25 @@ fn a_session_reaches_the_region_through_the_card() {
     let refusal = Control::tcp(server.control()).refused(&Request::Hello(hello(&[FabricKind::Tcp])));
     assert_eq!(refusal.code, RefusalCode::Fabric);
     assert!(refusal.message.contains("serves verbs"), "{refusal}");
+}
+
+/// As for a card without remote atomics: the region is in the CPU's domain, and everybody is told that the CPU commits.
+#[test]
+#[ignore = "needs an RDMA device: tests/softroce/vm"]
+fn two_sided_commits_are_said_plainly() {
+    let server = start(Config { commits: CommitsChoice::TwoSided, ..config(Transport::Auto) });
+    let welcome = Control::tcp(server.control()).hello(hello(&[FabricKind::Verbs]));
+    assert!(
+        matches!(welcome.join, Join::Verbs { commits: Commits::TwoSided { .. }, .. }),
+        "{:?}",
+        welcome.join
+    );
+    assert_eq!(Superblock::parse(&welcome.superblock).unwrap().domain, AtomicityDomain::Cpu);
+    let said = "commits: two-sided, the server's CPU executes each CAS";
+    let fabrics = server.statistics().fabrics;
+    assert!(matches!(&fabrics[..], [(FabricKind::Verbs, line)] if line.contains(said)), "{fabrics:?}");
+    let plan = &server.node().serving().unwrap().plan;
+    assert!(plan.describe().contains(said) && plan.reasons()[0].reason.contains(said), "{plan:?}");
 }
 
 /// Fenced by its lease, by its lost control connection, and on its own wish: the queue pair does nothing any more.

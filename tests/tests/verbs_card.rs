@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use sidestep_common::fabric::verbs::{VerbsError, VerbsOptions, VerbsTarget, loopback_check};
+use sidestep_common::fabric::verbs::{CommitChoice, VerbsError, VerbsOptions, VerbsTarget, loopback_check};
 use sidestep_common::fabric::{
-    ConnectError, ConnectOptions, DeviceChoice, Effect, FailureKind, Join, PostError, Rights, SessionId,
-    Target, Ticket, connect,
+    Commits, ConnectError, ConnectOptions, DeviceChoice, Effect, FailureKind, Join, PostError, Rights,
+    SessionId, Target, Ticket, connect,
 };
 use sidestep_common::memory::{HugePages, Mapping, MappingOptions};
 use sidestep_tests::card::{self, CardTest};
@@ -35,6 +35,8 @@ fn main() -> ExitCode {
         the_card_passes_its_own_check,
         choices_that_reach_nobody_are_refused_with_the_table,
         a_device_chosen_by_hand_is_used_by_both_sides,
+        the_cpu_executes_commits_only_where_the_card_does_not,
+        the_thread_for_commits_sleeps_when_idle,
         the_smaller_mtu_is_used_by_both_sides,
         more_reads_than_the_depth_all_complete,
         a_read_only_session_gains_nothing_by_the_other_key,
@@ -62,6 +64,13 @@ fn main() -> ExitCode {
 
 // What the tests share.
 
+/// Who executes commits: the card, or with `SIDESTEP_TEST_COMMITS=two-sided` the memory node's CPU. All tests hold for both.
+fn options_of_node() -> VerbsOptions {
+    let two_sided = std::env::var("SIDESTEP_TEST_COMMITS").as_deref() == Ok("two-sided");
+    let commits = if two_sided { CommitChoice::TwoSided } else { CommitChoice::Auto };
+    VerbsOptions { commits, ..VerbsOptions::default() }
+}
+
 struct Node {
     target: VerbsTarget,
     mapping: Arc<Mapping>,
@@ -75,7 +84,7 @@ impl Node {
     }
 
     fn at(address: IpAddr) -> Self {
-        Self::start(VerbsOptions { address: Some(address), ..VerbsOptions::default() })
+        Self::start(VerbsOptions { address: Some(address), ..options_of_node() })
     }
 
     fn admit(&self, session: u32) -> Join {
@@ -168,7 +177,7 @@ fn play(role: &str) -> ExitCode {
         // Starts a memory node, which must fail.
         "node" => {
             let address: IpAddr = argument.parse().expect("an address");
-            let options = VerbsOptions { address: Some(address), ..VerbsOptions::default() };
+            let options = VerbsOptions { address: Some(address), ..options_of_node() };
             match VerbsTarget::start(conformance_mapping(), &options) {
                 Ok(target) => println!("started: {target:?}"),
                 Err(error) => println!("{error}"),
@@ -180,9 +189,13 @@ fn play(role: &str) -> ExitCode {
 }
 
 fn join_to_text(join: &Join) -> String {
-    let Join::Verbs { host, port, ticket, rkey, base, .. } = join else { panic!("{join:?}") };
+    let Join::Verbs { host, port, ticket, rkey, base, commits, .. } = join else { panic!("{join:?}") };
+    let (version, depth) = match commits {
+        Commits::Atomics => (0, 0),
+        Commits::TwoSided { version, depth } => (*version, *depth),
+    };
     let ticket: String = ticket.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{} {port} {ticket} {rkey} {base}", host.as_deref().expect("an address"))
+    format!("{} {port} {ticket} {rkey} {base} {version} {depth}", host.as_deref().expect("an address"))
 }
 
 fn join_from_text(text: &str) -> Join {
@@ -197,6 +210,10 @@ fn join_from_text(text: &str) -> Join {
         // As from a node that does not say.
         responder_depth: 0,
         mtu_bytes: 0,
+        commits: match parts[5].parse().expect("a version") {
+            0 => Commits::Atomics,
+            version => Commits::TwoSided { version, depth: parts[6].parse().expect("a depth") },
+        },
     }
 }
 
@@ -220,7 +237,7 @@ fn choices_that_reach_nobody_are_refused_with_the_table(address: IpAddr) {
         (DeviceChoice { device: Some("nosuch".into()), ..DeviceChoice::default() }, "nosuch"),
     ];
     for (device, word) in cases {
-        let options = VerbsOptions { device: device.clone(), ..VerbsOptions::default() };
+        let options = VerbsOptions { device: device.clone(), ..options_of_node() };
         let error =
             VerbsTarget::start(conformance_mapping(), &options).expect_err("a choice that reaches nobody");
         let text = error.to_string();
@@ -244,7 +261,7 @@ fn options_now() -> ConnectOptions {
 
 fn a_device_chosen_by_hand_is_used_by_both_sides(address: IpAddr) {
     let device = device_of(address);
-    let node = Node::start(VerbsOptions { device: device.clone(), ..VerbsOptions::default() });
+    let node = Node::start(VerbsOptions { device: device.clone(), ..options_of_node() });
     let fabric = connect(&node.admit(1), &ConnectOptions { device: device.clone(), ..options_now() });
     let fabric = fabric.expect("a connection");
     let name = device.device.expect("a name");
@@ -254,6 +271,62 @@ fn a_device_chosen_by_hand_is_used_by_both_sides(address: IpAddr) {
         fabric.describe()
     );
     assert_eq!(Driver::new(fabric).atomic(add(0, 1)), 0);
+}
+
+/// The card has atomics, so the CPU executes nothing unless told to; then the node says so, and grants credit.
+fn the_cpu_executes_commits_only_where_the_card_does_not(address: IpAddr) {
+    for (commits, two_sided) in
+        [(CommitChoice::Auto, false), (CommitChoice::Atomics, false), (CommitChoice::TwoSided, true)]
+    {
+        let node = Node::start(VerbsOptions { address: Some(address), commits, ..VerbsOptions::default() });
+        let mut driver = node.connect(1);
+        assert_eq!(driver.atomic(add(0, 1)), 0);
+        let said = [node.target.describe(), driver.fabric().describe()];
+        assert!(said.iter().all(|text| text.contains("two-sided") == two_sided), "{commits:?}: {said:?}");
+        let Join::Verbs { commits: granted, .. } = node.admit(2) else { panic!("no verbs") };
+        assert_eq!(matches!(granted, Commits::TwoSided { depth: 1.., .. }), two_sided, "{commits:?}");
+    }
+}
+
+/// The thread that executes commits sleeps while connections are idle, and wakes for the next commit; and it executes
+/// nothing for READs and WRITEs.
+fn the_thread_for_commits_sleeps_when_idle(address: IpAddr) {
+    let commits = CommitChoice::TwoSided;
+    let node = Node::start(VerbsOptions { address: Some(address), commits, ..VerbsOptions::default() });
+    let mut drivers: Vec<Driver> = (1..=4).map(|session| node.connect(session)).collect();
+    for (before, driver) in drivers.iter_mut().enumerate() {
+        assert_eq!(driver.atomic(add(0, 1)), before as u64);
+    }
+    let before = turns("verbs-commits");
+    // Nothing is waited for: this is the time in which a thread that polls would have run.
+    std::thread::park_timeout(Duration::from_millis(300));
+    for driver in &mut drivers {
+        driver.store(64, &[7; 64]);
+        assert_eq!(driver.fetch(64, 64), [7; 64]);
+    }
+    // It may have been on its way to sleep.
+    let asleep = turns("verbs-commits");
+    assert!(asleep <= before + 1, "the thread ran {} times while there was nothing to do", asleep - before);
+    assert_eq!(drivers[0].atomic(add(0, 1)), 4);
+    let start = Instant::now();
+    while turns("verbs-commits") == asleep {
+        assert!(start.elapsed() < PATIENCE, "the thread answered and never went to sleep again");
+        std::thread::yield_now();
+    }
+}
+
+/// How often this process's thread of that name went to sleep.
+fn turns(name: &str) -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("this process's threads");
+    let statuses = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
+    let status = statuses.into_iter().find(|status| status.lines().next() == Some(&format!("Name:\t{name}")));
+    let status = status.unwrap_or_else(|| panic!("no thread {name}"));
+    let switches = status.lines().filter(|line| line.starts_with("voluntary_ctxt_switches"));
+    switches
+        .map(|line| {
+            line.split_whitespace().last().and_then(|count| count.parse::<u64>().ok()).expect("a count")
+        })
+        .sum()
 }
 
 /// A node whose port has the smallest MTU, as far as the client can know: both cut their packets to it. If only one
@@ -277,11 +350,8 @@ fn the_smaller_mtu_is_used_by_both_sides(address: IpAddr) {
 fn more_reads_than_the_depth_all_complete(address: IpAddr) {
     for depth in [1, 4] {
         let address = Some(address);
-        let node = Node::start(VerbsOptions {
-            address,
-            responder_depth_max: Some(depth),
-            ..VerbsOptions::default()
-        });
+        let node =
+            Node::start(VerbsOptions { address, responder_depth_max: Some(depth), ..options_of_node() });
         let mut driver = node.connect(1);
         assert!(
             driver.fabric().describe().contains(&format!("{depth} READs")),
@@ -526,7 +596,7 @@ fn a_region_of_an_odd_size_is_served_to_its_last_word(address: IpAddr) {
         let memory = MappingOptions { bytes: 5 << 20, huge_pages, threads: 1, name: "sidestep-odd".into() };
         let mapping = Arc::new(Mapping::create(&memory).expect("5 MiB"));
         println!("{}", mapping.describe());
-        let options_ = VerbsOptions { address: Some(address), ..VerbsOptions::default() };
+        let options_ = VerbsOptions { address: Some(address), ..options_of_node() };
         let target = VerbsTarget::start(Arc::clone(&mapping), &options_).expect("a memory node");
         let node = Node { target, mapping };
         let mut driver = node.connect(1);

@@ -66,6 +66,31 @@ impl std::fmt::Debug for Ticket {
     }
 }
 
+/// Who executes a session's CAS and FAA on the region's words.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Commits {
+    /// The memory node's card: they are one-sided like everything else.
+    Atomics,
+    /// The memory node's CPU, asked by messages: for cards without remote atomics.
+    TwoSided {
+        /// Version of the messages.
+        version: u8,
+        /// Commits of one connection that may be under way; at least 1.
+        depth: u8,
+    },
+}
+
+impl Commits {
+    /// What is to be said of them wherever a fabric is named: a server whose CPU is in the path of writes must not look
+    /// like one whose CPU isn't.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Atomics => "the card's atomics",
+            Self::TwoSided { .. } => "two-sided, the server's CPU executes each CAS",
+        }
+    }
+}
+
 /// What a client must know to join its data path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Join {
@@ -103,6 +128,8 @@ pub enum Join {
         responder_depth: u8,
         /// The active MTU of the memory node's port, in bytes.
         mtu_bytes: u32,
+        /// Who executes CAS and FAA.
+        commits: Commits,
     },
 }
 
@@ -198,7 +225,7 @@ pub fn connect(join: &Join, options: &ConnectOptions) -> Result<Box<dyn Fabric>,
             Ok(Box::new(fabric))
         }
         #[cfg(feature = "verbs")]
-        Join::Verbs { .. } => Ok(Box::new(super::verbs::connect(join, options)?)),
+        Join::Verbs { .. } => super::verbs::connect(join, options),
         #[cfg(not(feature = "verbs"))]
         Join::Verbs { .. } => {
             let reason = "this program was built without the feature `verbs`".into();

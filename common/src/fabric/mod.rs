@@ -44,10 +44,10 @@ use smallvec::SmallVec;
 pub use buffer::{Buffer, BufferError, BufferPool, Registrar, Registration, Unregistered};
 
 pub use join::{
-    ConnectError, ConnectOptions, DeviceChoice, Join, Rights, SessionId, Target, Ticket, connect,
+    Commits, ConnectError, ConnectOptions, DeviceChoice, Join, Rights, SessionId, Target, Ticket, connect,
 };
 
-use crate::layout::{AtomicityDomain, Offset};
+use crate::layout::Offset;
 
 /// The kinds of fabric.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
@@ -64,14 +64,6 @@ pub enum FabricKind {
 }
 
 impl FabricKind {
-    /// Whose atomics a region obeys that is reached this way.
-    pub const fn domain(self) -> AtomicityDomain {
-        match self {
-            Self::Verbs => AtomicityDomain::Nic,
-            Self::Shm | Self::Tcp | Self::Sim => AtomicityDomain::Cpu,
-        }
-    }
-
     /// Its name, as flags and messages spell it.
     pub const fn name(self) -> &'static str {
         match self {

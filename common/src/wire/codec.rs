@@ -162,6 +162,7 @@ pub fn read_frame<T: DeserializeOwned>(stream: &mut impl Read) -> Result<T, Wire
 mod tests {
     use super::super::{ChunkPurpose, ChunkTail, Request, Response};
     use super::*;
+    use crate::fabric::{Commits, Join, Ticket};
 
     /// Bytes that a released peer sends. A change here is a change of the protocol's version.
     #[test]
@@ -179,6 +180,21 @@ mod tests {
             assert_eq!(encode(&request).unwrap(), bytes, "{request:?}");
             assert_eq!(decode::<Request>(bytes).unwrap(), request);
         }
+        let join = Join::Verbs {
+            host: None,
+            port: 7,
+            ticket: Ticket([9; 16]),
+            rkey: 1,
+            base: 2,
+            responder_depth: 3,
+            mtu_bytes: 4,
+            commits: Commits::TwoSided { version: 1, depth: 16 },
+        };
+        let mut bytes = vec![5, 2, 0, 7];
+        bytes.extend([9; 16]);
+        bytes.extend([1, 2, 3, 4, 1, 1, 16]);
+        assert_eq!(encode(&Response::Rejoined(join.clone())).unwrap(), bytes);
+        assert_eq!(decode::<Response>(&bytes).unwrap(), Response::Rejoined(join));
         assert_eq!(encode(&Response::Heartbeat { epoch: 1, draining: true }).unwrap(), [2, 1, 1]);
         assert_eq!(Preamble(PreambleKind::Control).encode(), *b"SDSTEPC\x01");
     }

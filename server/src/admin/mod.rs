@@ -69,6 +69,7 @@ fn describe(node: &Node) -> Value {
         "atomicity_domain": superblock.map(|superblock| superblock.domain.to_string()),
         "region_bytes": superblock.map(|superblock| superblock.geometry.region_bytes),
         "memory": serving.map(|serving| serving.mapping.describe()),
+        "commits": serving.map(|serving| serving.plan.commits()),
         "fabrics": serving.map(|serving| serving.plan.reasons().to_vec()),
     })
 }

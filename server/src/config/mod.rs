@@ -18,7 +18,7 @@ use sidestep_common::layout::{Geometry, GeometryError, VALUE_BYTES_MAX};
 pub use resolve::{Resolved, Source, resolve};
 pub use settings::{Arguments, Settings};
 pub use size::{ByteSize, SizeError};
-pub use values::{AdminListen, HugePageChoice, LogFormat, LogLevel, Secret, Transport};
+pub use values::{AdminListen, CommitsChoice, HugePageChoice, LogFormat, LogLevel, Secret, Transport};
 
 /// The port for clients.
 pub const CONTROL_PORT: u16 = 7480;
@@ -39,6 +39,8 @@ pub struct Config {
     pub transport: Transport,
     /// Which RDMA device, port and GID.
     pub device: DeviceChoice,
+    /// Who executes commits, for `verbs`.
+    pub commits: CommitsChoice,
     /// Pages of the region.
     pub hugepages: HugePageChoice,
     /// Threads of the `tcp` fabric.
@@ -78,6 +80,7 @@ impl Default for Config {
             memory: ByteSize::mebibytes(1024),
             transport: Transport::Auto,
             device: DeviceChoice::default(),
+            commits: CommitsChoice::Auto,
             hugepages: HugePageChoice::Auto,
             threads: std::thread::available_parallelism().map_or(1, |count| count.get().min(4) as u32),
             // Loopback: the figures are nobody's business unless the operator says so.
@@ -205,6 +208,10 @@ impl Config {
                 ("device", device.clone()),
                 ("ib-port", port.map(|port| port.to_string())),
                 ("gid-index", gid_index.map(|index| index.to_string())),
+                (
+                    "commits",
+                    Some(self.commits).filter(|it| *it != CommitsChoice::Auto).map(|it| it.to_string()),
+                ),
             ];
             if let Some((setting, Some(value))) = given.into_iter().find(|(_, value)| value.is_some()) {
                 return Err(ConfigError::Value { setting, value, reason: only_verbs });
@@ -259,6 +266,11 @@ mod tests {
             config.device.device = Some("rxe0".into());
         });
         assert!(message.contains("rxe0"), "{message}");
+        let message = refused(|config| {
+            config.transport = Transport::Shm;
+            config.commits = CommitsChoice::TwoSided;
+        });
+        assert!(message.contains("commits is `two-sided`") && message.contains("verbs"), "{message}");
     }
 
     /// What is published must be reachable: never a wildcard, never with a second port.

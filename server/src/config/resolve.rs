@@ -72,6 +72,7 @@ pub fn resolve(arguments: Arguments, matches: &ArgMatches) -> Result<Resolved, C
             port: layers.optional("ib-port", given.ib_port, file.ib_port),
             gid_index: layers.optional("gid-index", given.gid_index, file.gid_index),
         },
+        commits: layers.value("commits", given.commits, file.commits, default.commits),
         hugepages: layers.value("hugepages", given.hugepages, file.hugepages, default.hugepages),
         threads: layers.value("threads", given.threads, file.threads, default.threads),
         admin_listen: layers.value(

@@ -10,7 +10,9 @@ use clap::{Args, Parser};
 use serde::Deserialize;
 
 use super::size::ByteSize;
-use super::values::{AdminListen, HugePageChoice, LogFormat, LogLevel, Secret, Transport, parse_listen};
+use super::values::{
+    AdminListen, CommitsChoice, HugePageChoice, LogFormat, LogLevel, Secret, Transport, parse_listen,
+};
 
 /// Sidestep's memory node: serves a region of RAM to clients that work on it with one-sided verbs.
 ///
@@ -54,6 +56,9 @@ pub struct Settings {
     /// Entry of the port's GID table
     #[arg(short = 'x', long, env = "SIDESTEP_GID_INDEX", value_name = "INDEX")]
     pub gid_index: Option<u8>,
+    /// Who executes each commit's compare-and-swap, for verbs [default: auto]
+    #[arg(long, env = "SIDESTEP_COMMITS", value_enum)]
+    pub commits: Option<CommitsChoice>,
     /// Pages of the region [default: auto]
     #[arg(long, env = "SIDESTEP_HUGEPAGES", value_enum)]
     pub hugepages: Option<HugePageChoice>,

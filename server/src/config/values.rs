@@ -33,6 +33,28 @@ impl fmt::Display for Transport {
     }
 }
 
+/// Who executes the compare-and-swap of each commit, for `verbs`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CommitsChoice {
+    /// The card where it has remote atomics, else this server's CPU; the log says which.
+    Auto,
+    /// The card; one without remote atomics is not used.
+    Atomics,
+    /// This server's CPU, which is then in the path of every write.
+    TwoSided,
+}
+
+impl fmt::Display for CommitsChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Atomics => "atomics",
+            Self::TwoSided => "two-sided",
+        })
+    }
+}
+
 /// Which pages the region is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, serde::Deserialize)]
 pub enum HugePageChoice {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use sidestep_client::{Client, ClientBuilder, FabricKind};
-use sidestep_server::config::{AdminListen, ByteSize, Transport};
+use sidestep_server::config::{AdminListen, ByteSize, CommitsChoice, Transport};
 use sidestep_server::{Config, Running, Server};
 
 /// What a test wants of its node.
@@ -48,6 +48,7 @@ impl Node {
                 FabricKind::Tcp => Transport::Tcp,
                 FabricKind::Shm | FabricKind::Sim => Transport::Shm,
             },
+            commits: commits(fabric),
             admin_listen: AdminListen::At(SocketAddr::from(([127, 0, 0, 1], 0))),
             socket: Some(directory.path().join("node.sock")),
             threads: 2,
@@ -85,6 +86,17 @@ impl Node {
     /// If it can't connect.
     pub fn client(&self) -> Client {
         self.builder().connect().unwrap_or_else(|error| panic!("the client does not connect: {error}"))
+    }
+}
+
+/// Who executes commits over verbs: `SIDESTEP_TEST_COMMITS`, the server's own choice if not set.
+fn commits(fabric: FabricKind) -> CommitsChoice {
+    match std::env::var("SIDESTEP_TEST_COMMITS").as_deref() {
+        Err(_) => CommitsChoice::Auto,
+        Ok(_) if fabric != FabricKind::Verbs => CommitsChoice::Auto,
+        Ok("two-sided") => CommitsChoice::TwoSided,
+        Ok("atomics") => CommitsChoice::Atomics,
+        Ok(other) => panic!("SIDESTEP_TEST_COMMITS is `{other}`"),
     }
 }
 

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
+use sidestep_client::common::fabric::{Commits, Join};
 use sidestep_client::{Effect, Error, FabricKind, Session, Trace};
 
 use crate::arguments::{Common, Explained, OutputFormat};
@@ -42,6 +43,8 @@ struct Summary {
     total_us: f64,
     /// Whether the server's CPU took part in the verbs.
     server_cpu_in_data_path: bool,
+    /// Whether it did so, or would have, for each CAS only.
+    two_sided_commits: bool,
     /// Requests for block memory, each for many operations to come.
     chunk_requests: u64,
     retries: u64,
@@ -74,7 +77,13 @@ pub(crate) fn explain(common: &Common, operation: &Explained) -> Result<Exit, Fa
     let (outcome, trace) = client.explain(|session| perform(session, operation, &key, &value));
     let statistics = client.statistics();
     let retries = statistics.get.retries + statistics.put.retries + statistics.delete.retries;
-    let summary = Summary::new(&trace, fabric, statistics.chunk_requests, retries);
+    let two_sided = client.with_session(|session| {
+        let join = &session.welcome()?.join;
+        Ok(matches!(join, Join::Verbs { commits: Commits::TwoSided { .. }, .. }))
+    });
+    // The operation's own error, if there was one, says more than that no session can be had now.
+    let two_sided = two_sided.unwrap_or(false);
+    let summary = Summary::new(&trace, fabric, two_sided, statistics.chunk_requests, retries);
     let (result, exit, effect) = match &outcome {
         Ok(Outcome::Found(bytes)) => {
             (format!("found, {}", plural(*bytes as u64, "byte")), Exit::Ok, Effect::No)
@@ -120,7 +129,14 @@ fn perform(session: &mut Session, operation: &Explained, key: &[u8], value: &[u8
 }
 
 impl Summary {
-    fn new(trace: &Trace, fabric: FabricKind, chunk_requests: u64, retries: u64) -> Self {
+    fn new(
+        trace: &Trace,
+        fabric: FabricKind,
+        two_sided_commits: bool,
+        chunk_requests: u64,
+        retries: u64,
+    ) -> Self {
+        let has_commit = trace.verbs.iter().any(|verb| verb.verb == "CAS");
         let first = trace.verbs.iter().map(|verb| verb.posted).min().unwrap_or_default();
         let last = trace.verbs.iter().filter_map(|verb| verb.completed).max().unwrap_or(first);
         Self {
@@ -129,7 +145,8 @@ impl Summary {
             silent_verbs: trace.verbs.iter().filter(|verb| verb.silent).count(),
             bytes: trace.verbs.iter().map(|verb| verb.bytes).sum(),
             total_us: last.saturating_sub(first).as_nanos() as f64 / 1000.0,
-            server_cpu_in_data_path: fabric == FabricKind::Tcp,
+            server_cpu_in_data_path: fabric == FabricKind::Tcp || (two_sided_commits && has_commit),
+            two_sided_commits,
             chunk_requests,
             retries,
         }
@@ -142,10 +159,10 @@ impl Summary {
             let _ = write!(text, " ({} not waited for)", self.silent_verbs);
         }
         let _ = write!(text, ", {}, {:.1} µs; server CPU: ", plural(self.bytes, "byte"), self.total_us);
-        text.push_str(if self.server_cpu_in_data_path {
-            "its tcp threads play the network card (verbs and shm need none)"
-        } else {
-            "not involved"
+        text.push_str(match (self.server_cpu_in_data_path, self.two_sided_commits) {
+            (true, true) => "it executed the CAS (commits are two-sided); the other verbs were the card's",
+            (true, false) => "its tcp threads play the network card (verbs and shm need none)",
+            (false, _) => "not involved",
         });
         if self.retries > 0 {
             let _ = write!(
@@ -246,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_summary_adds_up() {
-        let summary = Summary::new(&update(), FabricKind::Shm, 0, 0);
+        let summary = Summary::new(&update(), FabricKind::Shm, false, 0, 0);
         assert_eq!((summary.round_trips, summary.verbs, summary.silent_verbs), (3, 5, 1));
         assert_eq!((summary.bytes, summary.total_us), (393, 25.0));
         let text = summary.text();
@@ -257,13 +274,26 @@ mod tests {
     /// Over TCP the server's threads do the work: saying otherwise would be a lie.
     #[test]
     fn tcp_claims_no_idle_server() {
-        let text = Summary::new(&update(), FabricKind::Tcp, 0, 0).text();
+        let text = Summary::new(&update(), FabricKind::Tcp, false, 0, 0).text();
         assert!(!text.contains("not involved"), "{text}");
+    }
+
+    /// With two-sided commits the server executes each CAS, and nothing of a get.
+    #[test]
+    fn a_two_sided_commit_is_no_idle_server_either() {
+        let update = Summary::new(&update(), FabricKind::Verbs, true, 0, 0);
+        assert!(
+            update.server_cpu_in_data_path && update.text().contains("it executed the CAS"),
+            "{update:?}"
+        );
+        let trace = Trace { verbs: vec![verb(1, "READ", 256, false), verb(2, "READ", 64, false)] };
+        let get = Summary::new(&trace, FabricKind::Verbs, true, 0, 0);
+        assert!(!get.server_cpu_in_data_path && get.text().ends_with("server CPU: not involved"), "{get:?}");
     }
 
     #[test]
     fn nothing_posted_is_no_panic() {
-        let summary = Summary::new(&Trace::default(), FabricKind::Shm, 0, 0);
+        let summary = Summary::new(&Trace::default(), FabricKind::Shm, false, 0, 0);
         assert_eq!((summary.round_trips, summary.total_us), (0, 0.0));
     }
 
@@ -278,7 +308,7 @@ mod tests {
             key: "k".into(),
             key_encoding: "utf8",
             result: "stored, 3 bytes".into(),
-            summary: Summary::new(&trace, FabricKind::Shm, 0, 0),
+            summary: Summary::new(&trace, FabricKind::Shm, false, 0, 0),
             trace,
         };
         let text = text(&explanation, "k");

@@ -9,7 +9,9 @@ use std::os::fd::RawFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc, ibv_wc_status};
+use rdma_sys::{
+    ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc, ibv_wc_opcode, ibv_wc_status,
+};
 
 use super::context::Context;
 use super::error::VerbsError;
@@ -56,6 +58,17 @@ pub(super) enum Done {
     Failed(u64, Cause),
 }
 
+/// A work request that is over, where some of them are receives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Arrival {
+    /// Its number.
+    pub(super) number: u64,
+    /// Bytes of the message, if it is a receive that a Send used up.
+    pub(super) received_bytes: Option<u32>,
+    /// Why it failed, if it did.
+    pub(super) failed: Option<Cause>,
+}
+
 impl CompletionQueue {
     /// A queue of at least `entries`.
     pub(super) fn new(context: &Arc<Context>, entries: usize) -> Result<Self, VerbsError> {
@@ -100,8 +113,22 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Takes an event off the file, which must be readable.
-    pub(super) fn take_event(&mut self) {
+    /// Makes [`Self::take_event`] return where there is none.
+    pub(super) fn make_nonblocking(&self) -> Result<(), VerbsError> {
+        // SAFETY: an open file of ours.
+        let status = unsafe { libc::fcntl(self.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        if status == 0 { Ok(()) } else { Err(VerbsError::last_os("fcntl of a completion channel")) }
+    }
+
+    /// Asks for an event at the next receive of a solicited message.
+    pub(super) fn ask_solicited_event(&self) -> Result<(), VerbsError> {
+        // SAFETY: a live queue; the call goes through its driver's table.
+        let status = unsafe { ibv_req_notify_cq(self.raw(), 1) };
+        if status == 0 { Ok(()) } else { Err(VerbsError::number("ibv_req_notify_cq", status)) }
+    }
+
+    /// Takes an event off the file, which must be readable; tells whether there was one.
+    pub(super) fn take_event(&mut self) -> bool {
         let (mut cq, mut cookie) = (null_mut(), null_mut());
         let symbols = self.channel.context.symbols();
         // SAFETY: a live channel and two places to be filled in.
@@ -114,6 +141,7 @@ impl CompletionQueue {
         if self.unacknowledged >= 1 << 10 {
             self.acknowledge();
         }
+        status == 0
     }
 
     fn acknowledge(&mut self) {
@@ -124,6 +152,24 @@ impl CompletionQueue {
 
     /// Hands all entries that are there to `each`, in order.
     pub(super) fn poll(&mut self, mut each: impl FnMut(Done)) -> Result<(), VerbsError> {
+        self.poll_entries(|queue, entry| each(queue.done(entry)))
+    }
+
+    /// The same for a queue of receives.
+    pub(super) fn poll_arrivals(&mut self, mut each: impl FnMut(Arrival)) -> Result<(), VerbsError> {
+        self.poll_entries(|queue, entry| {
+            let failed = match queue.done(entry) {
+                Done::Well(_) => None,
+                Done::Failed(_, cause) => Some(cause),
+            };
+            // Of a failed entry, only the number and the status mean anything.
+            let received = failed.is_none() && entry.opcode == ibv_wc_opcode::IBV_WC_RECV;
+            each(Arrival { number: entry.wr_id, received_bytes: received.then_some(entry.byte_len), failed });
+        })
+    }
+
+    #[inline]
+    fn poll_entries(&self, mut each: impl FnMut(&Self, &ibv_wc)) -> Result<(), VerbsError> {
         let mut entries = [const { MaybeUninit::<ibv_wc>::uninit() }; POLL_ENTRIES];
         loop {
             // SAFETY: a live queue and room for so many entries; the call goes through its driver's table.
@@ -133,7 +179,7 @@ impl CompletionQueue {
             };
             for entry in &entries[..count] {
                 // SAFETY: the driver filled in the first `count` entries.
-                each(self.done(unsafe { entry.assume_init_ref() }));
+                each(self, unsafe { entry.assume_init_ref() });
             }
             if count < POLL_ENTRIES {
                 return Ok(());

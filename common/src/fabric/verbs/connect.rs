@@ -21,7 +21,8 @@ use super::negotiate::{self, Mtu};
 use super::private_data::{Accepted, Refusal, Request};
 use super::queue_pair::{Capacity, QueuePair};
 use super::region::ProtectionDomain;
-use crate::fabric::{ConnectError, ConnectOptions, DeviceChoice, FabricKind, Join, Ticket};
+use super::two_sided::{Inbox, MESSAGE_VERSION, Outbox, TwoSidedFabric};
+use crate::fabric::{Commits, ConnectError, ConnectOptions, DeviceChoice, Fabric, FabricKind, Join, Ticket};
 
 /// The part of a `Join` that is about verbs.
 #[derive(Clone, Copy, Debug)]
@@ -32,20 +33,22 @@ struct Node {
     base: u64,
     responder_depth: u8,
     mtu_bytes: u32,
+    /// Commits that may be under way to the memory node's CPU; none if its card does them.
+    two_sided_depth: Option<u8>,
 }
 
 /// Joins the data path that `join` describes.
 ///
 /// # Errors
 /// [`ConnectError`]; nothing is left behind.
-pub fn connect(join: &Join, options: &ConnectOptions) -> Result<VerbsFabric, ConnectError> {
+pub fn connect(join: &Join, options: &ConnectOptions) -> Result<Box<dyn Fabric>, ConnectError> {
     let node = node(join, options)?;
     Ok(connect_node(node, options)?)
 }
 
 fn node(join: &Join, options: &ConnectOptions) -> Result<Node, ConnectError> {
     let unavailable = |reason: String| ConnectError::Unavailable { kind: FabricKind::Verbs, reason };
-    let Join::Verbs { host, port, ticket, rkey, base, responder_depth, mtu_bytes } = join else {
+    let Join::Verbs { host, port, ticket, rkey, base, responder_depth, mtu_bytes, commits } = join else {
         return Err(unavailable(format!("the memory node offers {}", join.kind())));
     };
     let ip = match (host, options.peer) {
@@ -64,10 +67,22 @@ fn node(join: &Join, options: &ConnectOptions) -> Result<Node, ConnectError> {
         base: *base,
         responder_depth: *responder_depth,
         mtu_bytes: *mtu_bytes,
+        two_sided_depth: two_sided_depth(*commits).map_err(unavailable)?,
     })
 }
 
-fn connect_node(node: Node, options: &ConnectOptions) -> Result<VerbsFabric, VerbsError> {
+fn two_sided_depth(commits: Commits) -> Result<Option<u8>, String> {
+    match commits {
+        Commits::Atomics => Ok(None),
+        Commits::TwoSided { version: MESSAGE_VERSION, depth: depth @ 1.. } => Ok(Some(depth)),
+        Commits::TwoSided { version, depth } => Err(format!(
+            "the memory node takes {depth} two-sided commits at once in messages of version {version}; this client \
+             speaks version {MESSAGE_VERSION} and needs at least one"
+        )),
+    }
+}
+
+fn connect_node(node: Node, options: &ConnectOptions) -> Result<Box<dyn Fabric>, VerbsError> {
     let deadline = options.deadline;
     let events = EventChannel::new()?;
     let id = Identifier::new(&events)?;
@@ -105,10 +120,23 @@ fn connect_node(node: Node, options: &ConnectOptions) -> Result<VerbsFabric, Ver
     let domain = ProtectionDomain::new(&context)?;
     let cells = VerbsFabric::cells(&domain, entries)?;
     let completions = CompletionQueue::new(&context, entries)?;
-    let capacity = Capacity { work_requests: entries as u32, inline_bytes: INLINE_BYTES };
-    // SAFETY: a queue of the same device, which the fabric drops after the queue pair.
-    let queue_pair = unsafe { QueuePair::new(&domain, completions.raw(), capacity) }?;
+    // A receive for the answer to each commit that may be under way.
+    let receives = node.two_sided_depth.map(|depth| usize::from(depth).min(in_flight));
+    let boxes =
+        |receives| Ok::<_, VerbsError>((Inbox::new(&domain, receives, 0)?, Outbox::new(&domain, entries)?));
+    let boxes = receives.map(boxes).transpose()?;
+    let receive_cq = boxes.as_ref().map_or(completions.raw(), |(inbox, _)| inbox.completions().raw());
+    let capacity = Capacity {
+        work_requests: entries as u32,
+        receives: receives.unwrap_or(0) as u32,
+        inline_bytes: INLINE_BYTES,
+    };
+    // SAFETY: queues of the same device, which the fabric drops after the queue pair.
+    let queue_pair = unsafe { QueuePair::new(&domain, completions.raw(), receive_cq, capacity) }?;
     queue_pair.initialise(&id, None)?;
+    if let Some((inbox, _)) = &boxes {
+        inbox.post_all(&queue_pair)?;
+    }
 
     let request = Request { mtu, ticket: node.ticket }.encode();
     id.connect(&Parameters {
@@ -143,7 +171,11 @@ fn connect_node(node: Node, options: &ConnectOptions) -> Result<VerbsFabric, Ver
         buffer_limit_bytes: options.buffer_limit_bytes,
         description,
     };
-    Ok(VerbsFabric::new(queue_pair, id, events, completions, &domain, cells, agreed))
+    let fabric = VerbsFabric::new(queue_pair, id, events, completions, &domain, cells, agreed);
+    Ok(match boxes {
+        None => Box::new(fabric),
+        Some((inbox, outbox)) => Box::new(TwoSidedFabric::new(fabric.with_outbox(outbox), inbox)),
+    })
 }
 
 /// The address to connect from; none leaves it to the routing table. It must be of the peer's family.
@@ -232,6 +264,17 @@ fn refusal(event: &Event, address: SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A memory node of another version, or one that grants nothing, is refused before anything is made.
+    #[test]
+    fn only_messages_that_are_understood_are_sent() {
+        assert_eq!(two_sided_depth(Commits::Atomics), Ok(None));
+        let two_sided = |version, depth| two_sided_depth(Commits::TwoSided { version, depth });
+        assert_eq!(two_sided(MESSAGE_VERSION, 16), Ok(Some(16)));
+        assert!(two_sided(MESSAGE_VERSION, 0).is_err());
+        let error = two_sided(MESSAGE_VERSION + 1, 16).unwrap_err();
+        assert!(error.contains("version 2") && error.contains("version 1"), "{error}");
+    }
 
     #[test]
     fn queues_stay_within_the_device() {

@@ -44,7 +44,7 @@ pub enum VerbsError {
     /// The card does no atomics.
     #[error(
         "device {device} has no remote atomics (capability {capability}), and one-sided commits need \
-         compare-and-swap: commits would have to be two-sided; use a device with atomics, or --transport tcp"
+         compare-and-swap; use a device with atomics, --commits two-sided (the server's CPU), or --transport tcp"
     )]
     NoAtomics {
         /// The device.

@@ -6,6 +6,7 @@
 //!
 //! Round trips: a call is one doorbell. Verbs of a call leave in order; the card answers them in order.
 
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use super::flight::{Cause, Flight, Pending};
 use super::queue_pair::QueuePair;
 use super::region::{DomainRegistrar, LocalMemory, ProtectionDomain};
 use super::staging::{StageError, Staging};
+use super::two_sided::{Operation, Outbox};
 use super::work::{Remote, WorkList};
 use crate::fabric::{
     Batch, BufferPool, Completion, Effect, Fabric, FabricKind, FailureKind, GATHER_MAX, Limits, PostError,
@@ -27,9 +29,9 @@ use crate::fabric::{
 use crate::layout::Offset;
 
 /// The longest verb: as the largest buffer, which holds the largest block.
-const VERB_BYTES_MAX: usize = 2 << 20;
+pub(super) const VERB_BYTES_MAX: usize = 2 << 20;
 /// Staged WRITEs of a session: several of the longest.
-const STAGING_BYTES_MAX: usize = 8 * VERB_BYTES_MAX;
+pub(super) const STAGING_BYTES_MAX: usize = 8 * VERB_BYTES_MAX;
 /// Bytes that are asked to travel inside a work request: a small block, without making the send queue's entries
 /// (which have room for it always) much larger than two cache lines times two.
 pub(super) const INLINE_BYTES: u32 = 256;
@@ -37,6 +39,8 @@ pub(super) const INLINE_BYTES: u32 = 256;
 /// they are posted, others leave it to the card. The contract wants a completion in its place in the order, so the
 /// memory node's card gets an atomic that it can only refuse.
 const NOWHERE: u64 = u64::MAX - 0xfff;
+/// What `poll` passes over.
+const NO_FILE: RawFd = -1;
 /// Polls that find nothing, after which the connection's file is looked at: a memory node that fenced this session
 /// says so there, long before retries run out.
 const EMPTY_POLLS_MAX: u32 = 1024;
@@ -69,6 +73,8 @@ pub struct VerbsFabric {
     staging: Staging,
     /// One word a work request, by its number.
     cells: LocalMemory,
+    /// Messages instead of atomics; [`TwoSidedFabric`](super::two_sided::TwoSidedFabric) sees to their answers.
+    outbox: Option<Outbox>,
     buffers: BufferPool,
     work: WorkList,
     /// Where the staging memory is after each batch of the call that is being posted.
@@ -101,6 +107,7 @@ impl VerbsFabric {
             flight: Flight::new(verbs_in_flight_max, slack),
             staging: Staging::new(domain, STAGING_BYTES_MAX),
             cells,
+            outbox: None,
             buffers: BufferPool::new(registrar, buffer_limit_bytes),
             work: WorkList::default(),
             staged_ends: Vec::new(),
@@ -117,6 +124,12 @@ impl VerbsFabric {
         depth: usize,
     ) -> Result<LocalMemory, VerbsError> {
         LocalMemory::new(domain, depth * size_of::<u64>())
+    }
+
+    /// The same, whose CAS and FAA are messages from now on; the outbox is for a send queue of the same length.
+    pub(super) fn with_outbox(mut self, outbox: Outbox) -> Self {
+        self.outbox = Some(outbox);
+        self
     }
 
     fn remote(&self, offset: Offset) -> Remote {
@@ -138,12 +151,22 @@ impl VerbsFabric {
         ibv_sge { addr, length: 8, lkey: self.cells.lkey() }
     }
 
+    /// Its queue pair.
+    pub(super) fn queue_pair(&self) -> &QueuePair {
+        &self.queue_pair
+    }
+
+    /// Why the connection failed, if it did.
+    pub(super) fn failure(&self) -> Option<&Cause> {
+        self.flight.failure()
+    }
+
     fn broken(&self) -> Option<PostError> {
         self.flight.failure().map(|cause| PostError::Broken(cause.kind.to_string()))
     }
 
     /// The connection is over: nothing more is sent, what is in flight is in doubt.
-    fn fail(&mut self, reason: String) {
+    pub(super) fn fail(&mut self, reason: String) {
         self.flight.fail_oldest(Cause { kind: FailureKind::Disconnected(reason), effect: Effect::Unknown });
         self.end();
     }
@@ -159,6 +182,7 @@ impl VerbsFabric {
         self.work.clear();
         self.staged_ends.clear();
         let (mut number, mut tail) = (self.flight.next(), self.flight.tail());
+        let mut sequence = self.outbox.as_ref().map_or(0, Outbox::next);
         for batch in batches {
             let mut staged = false;
             for verb in &batch.verbs {
@@ -174,6 +198,9 @@ impl VerbsFabric {
                     }
                 };
                 match verb {
+                    Verb::CompareSwap { .. } | Verb::FetchAdd { .. } if self.outbox.is_some() => {
+                        self.send_commit(number, &mut sequence, verb);
+                    }
                     Verb::Read { into, .. } => {
                         let addr = into.address().as_ptr().addr() as u64;
                         let entry = ibv_sge { addr, length: into.len() as u32, lkey: into.lkey() };
@@ -204,6 +231,23 @@ impl VerbsFabric {
             self.staged_ends.push(self.staging.head());
         }
         Ok(())
+    }
+
+    /// A CAS or FAA as a message. The card keeps it behind WRITEs by itself, behind READs only if told so.
+    fn send_commit(&mut self, number: u64, sequence: &mut u64, verb: &Verb<'_>) {
+        let operation = match verb {
+            Verb::CompareSwap { expected, desired, .. } => {
+                Operation::CompareSwap { expected: *expected, desired: *desired }
+            }
+            Verb::FetchAdd { add, .. } => Operation::FetchAdd { add: *add },
+            Verb::Read { .. } | Verb::Write { .. } => return,
+        };
+        let Some(outbox) = &self.outbox else { return };
+        let entry = outbox.write(number, *sequence, verb.remote(), self.rkey, operation);
+        let inline = self.queue_pair.inline_bytes() >= Outbox::inline_bytes();
+        let fenced = self.flight.has_reads() || self.work.has_reads();
+        self.work.send(number, entry, inline, fenced);
+        *sequence += 1;
     }
 
     fn stage(&mut self, pieces: &[&[u8]; GATHER_MAX], bytes: usize) -> Result<ibv_sge, PostError> {
@@ -244,6 +288,10 @@ impl VerbsFabric {
                     Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => Pending::Atomic,
                 })
                 .collect();
+            if let Some(outbox) = &mut self.outbox {
+                let commits = pending.iter().filter(|verb| matches!(verb, Pending::Atomic)).count();
+                outbox.advance(commits as u64);
+            }
             self.flight.push(batch.id, batch.silent, pending, tail, staged_end);
         }
     }
@@ -261,6 +309,33 @@ impl VerbsFabric {
         } else if was_whole && self.flight.failure().is_some() {
             self.end();
         }
+    }
+
+    /// As [`Fabric::wait`], but returns also when `file` is readable; tells whether it is.
+    pub(super) fn wait_also_for(&mut self, timeout: Duration, file: RawFd) -> bool {
+        if self.flight.failure().is_some() || self.flight.has_ended() {
+            return false;
+        }
+        // Asked for first and polled after, so that nothing falls between the two.
+        if let Err(error) = self.completions.ask_event() {
+            self.fail(error.to_string());
+            return false;
+        }
+        self.drain();
+        if self.flight.has_ended() || self.flight.failure().is_some() {
+            return false;
+        }
+        let mut files = [self.completions.fd(), self.events.fd(), file];
+        wait_readable(&mut files, timeout);
+        if files[0] >= 0 {
+            self.completions.take_event();
+        }
+        if files[1] >= 0 {
+            // What was done before the end is counted as done.
+            self.drain();
+            self.look_at_events();
+        }
+        files[2] >= 0
     }
 
     /// Looks whether the memory node, or the device, ended the connection.
@@ -364,27 +439,7 @@ impl Fabric for VerbsFabric {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        if self.flight.failure().is_some() || self.flight.has_ended() {
-            return;
-        }
-        // Asked for first and polled after, so that nothing falls between the two.
-        if let Err(error) = self.completions.ask_event() {
-            return self.fail(error.to_string());
-        }
-        self.drain();
-        if self.flight.has_ended() || self.flight.failure().is_some() {
-            return;
-        }
-        let mut files = [self.completions.fd(), self.events.fd()];
-        wait_readable(&mut files, timeout);
-        if files[0] >= 0 {
-            self.completions.take_event();
-        }
-        if files[1] >= 0 {
-            // What was done before the end is counted as done.
-            self.drain();
-            self.look_at_events();
-        }
+        self.wait_also_for(timeout, NO_FILE);
     }
 }
 

@@ -127,6 +127,12 @@ impl Flight {
         batch.end() <= self.done || batch.verbs.is_empty() || self.failed.is_some()
     }
 
+    /// Whether a READ may be under way.
+    pub(super) fn has_reads(&self) -> bool {
+        let reads = |verb: &Pending| matches!(verb, Pending::Read(_));
+        self.batches.iter().any(|batch| batch.verbs.iter().any(reads))
+    }
+
     /// Staging memory before this is free.
     pub(super) fn staged_done(&self) -> u64 {
         self.staged_done

@@ -89,13 +89,13 @@ pub fn loopback_check(choice: &DeviceChoice, address: Option<IpAddr>) -> Result<
     })
 }
 
-struct Check<F> {
-    fabric: F,
+struct Check {
+    fabric: Box<dyn Fabric>,
     device: String,
     deadline: Instant,
 }
 
-impl<F: Fabric> Check<F> {
+impl Check {
     fn read(&mut self, what: &'static str, found: u64) -> Result<Duration, VerbsError> {
         let into = self.fabric.buffers().take(64).map_err(|error| failed(what, error.to_string()))?;
         self.expect(what, Verb::Read { remote: Offset(REGION_BYTES - 64), into }, found)

@@ -1,7 +1,8 @@
 //! Real verbs: libibverbs and librdmacm, over InfiniBand or RoCE.
 //!
-//! Always true: a client's verb is executed by the memory node's card, by no thread of ours; the region is in the
-//! domain `nic`, since a card's atomics are atomic against each other only; libraries are found at run time, so that
+//! Always true: a client's verb is executed by the memory node's card, by no thread of ours, except where the card has
+//! no remote atomics (`two_sided`); with the card's atomics the region is in the domain `nic`, since they are atomic
+//! against each other only, else in `cpu`; libraries are found at run time, so that
 //! a program with this code starts without them.
 //!
 //! | module | what it is |
@@ -11,6 +12,7 @@
 //! | [`device`], [`choice`], `negotiate` | which device, port and GID; what two cards can do together |
 //! | `flight`, `staging` | bookkeeping of what is in flight, without a card |
 //! | `work`, `queue_pair`, `completion_queue`, `region`, `context`, `cm` | the libraries' objects, each owned once |
+//! | `two_sided` | CAS and FAA as messages, for cards without remote atomics |
 //! | `private_data` | the bytes of a connection request |
 //! | `symbols`, `memlock`, `error` | what must be there, and what is said if it isn't |
 //! | `loopback` | a check of the card against itself |
@@ -20,8 +22,7 @@
 //! and the memory that a card may write to, are dropped by their owner after the queue pair.
 //!
 //! # Not here
-//! Cards without atomics, which is most iWARP ones, are refused with a reason. Cards that answer atomics with their
-//! bytes swapped are reported as having none by the Linux kernel; [`loopback_check`] finds those that slip through.
+//! Cards that answer atomics with their bytes swapped are reported as having none by the Linux kernel; [`loopback_check`] finds those that slip through.
 
 pub mod choice;
 mod cm;
@@ -41,10 +42,11 @@ mod region;
 mod staging;
 mod symbols;
 mod target;
+mod two_sided;
 mod work;
 
 pub use connect::connect;
 pub use error::VerbsError;
 pub use fabric::VerbsFabric;
 pub use loopback::{LoopbackReport, loopback_check};
-pub use target::{VerbsOptions, VerbsTarget};
+pub use target::{CommitChoice, VerbsOptions, VerbsTarget};

@@ -16,7 +16,7 @@ use super::cm::Identifier;
 use super::error::VerbsError;
 use super::negotiate::Mtu;
 use super::region::{Access, ProtectionDomain};
-use crate::fabric::{GATHER_MAX, Rights};
+use crate::fabric::GATHER_MAX;
 
 /// The time after which a packet is sent again is 4.096 µs · 2^14 = 67 ms: a lost acknowledgement stalls a session for
 /// that long. With 18, the usual default, it would be a second.
@@ -30,6 +30,8 @@ pub(super) const RETRIES: u8 = 6;
 pub(super) struct Capacity {
     /// Work requests to send.
     pub(super) work_requests: u32,
+    /// Receives; nobody sends to a queue pair whose commits are one-sided.
+    pub(super) receives: u32,
     /// Bytes that travel inside a work request; less is taken if the card can't.
     pub(super) inline_bytes: u32,
 }
@@ -45,13 +47,14 @@ pub(super) struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// A reliable one, in its first state. Nobody receives through it: all verbs are one-sided.
+    /// A reliable one, in its first state.
     ///
     /// # Safety
-    /// `cq` must be a completion queue of the same device that lives until this is dropped.
+    /// `send_cq` and `receive_cq` must be completion queues of the same device that live until this is dropped.
     pub(super) unsafe fn new(
         domain: &Arc<ProtectionDomain>,
-        cq: *mut rdma_sys::ibv_cq,
+        send_cq: *mut rdma_sys::ibv_cq,
+        receive_cq: *mut rdma_sys::ibv_cq,
         capacity: Capacity,
     ) -> Result<Self, VerbsError> {
         // Drivers refuse what they can't do instead of lowering it, so the inline size is found by trying.
@@ -60,12 +63,12 @@ impl QueuePair {
         for inline_bytes in sizes.into_iter().filter(|bytes| *bytes <= capacity.inline_bytes) {
             let mut attributes = ibv_qp_init_attr {
                 qp_context: null_mut(),
-                send_cq: cq,
-                recv_cq: cq,
+                send_cq,
+                recv_cq: receive_cq,
                 srq: null_mut(),
                 cap: ibv_qp_cap {
                     max_send_wr: capacity.work_requests,
-                    max_recv_wr: 1,
+                    max_recv_wr: capacity.receives.max(1),
                     max_send_sge: GATHER_MAX as u32,
                     max_recv_sge: 1,
                     max_inline_data: inline_bytes,
@@ -74,7 +77,7 @@ impl QueuePair {
                 sq_sig_all: 0,
             };
             let symbols = domain.context().symbols();
-            // SAFETY: a live domain, and a live queue as the caller promised.
+            // SAFETY: a live domain, and live queues as the caller promised.
             let raw = unsafe { (symbols.ibv_create_qp)(domain.raw(), &mut attributes) };
             match NonNull::new(raw) {
                 Some(raw) => {
@@ -107,10 +110,10 @@ impl QueuePair {
     }
 
     /// Binds it to the identifier's port. `peer` is what the other side may do through it; none is nothing.
-    pub(super) fn initialise(&self, id: &Identifier, peer: Option<Rights>) -> Result<(), VerbsError> {
+    pub(super) fn initialise(&self, id: &Identifier, peer: Option<Access>) -> Result<(), VerbsError> {
         let (mut attributes, mask) = id.qp_attributes(ibv_qp_state::IBV_QPS_INIT)?;
-        attributes.qp_access_flags = peer
-            .map_or(0, |rights| Access::Remote(rights).flags() & !ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0);
+        attributes.qp_access_flags =
+            peer.map_or(0, |access| access.flags() & !ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0);
         self.modify(&mut attributes, mask | ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS.0 as i32, "INIT")
     }
 

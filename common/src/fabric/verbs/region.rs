@@ -18,6 +18,7 @@ use super::context::Context;
 use super::error::VerbsError;
 use super::memlock::Memlock;
 use crate::fabric::{Registrar, Registration, Rights};
+use crate::memory::WordMemory;
 
 /// Which registrations and queue pairs may be used together.
 pub(super) struct ProtectionDomain {
@@ -67,6 +68,8 @@ pub(super) enum Access {
     Local,
     /// Peers, as these rights say.
     Remote(Rights),
+    /// Peers, as these rights say, except for atomics: for cards that have none.
+    RemoteData(Rights),
 }
 
 impl Access {
@@ -78,7 +81,8 @@ impl Access {
             (ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0);
         match self {
             Self::Local => local,
-            Self::Remote(Rights::ReadOnly) => read,
+            Self::Remote(Rights::ReadOnly) | Self::RemoteData(Rights::ReadOnly) => read,
+            Self::RemoteData(Rights::ReadWrite) => local | read | write,
             Self::Remote(Rights::ReadWrite) => local | read | write | atomic,
         }
     }
@@ -216,6 +220,13 @@ impl LocalMemory {
     pub(super) fn lkey(&self) -> u32 {
         self.lkey
     }
+
+    /// Its bytes as words, for what a card and this process take turns with.
+    pub(super) fn words(&self) -> WordMemory {
+        // SAFETY: whole pages of this memory's own, which its owner uses the words no longer than; a card is given other
+        // places of it than those that are in use here.
+        unsafe { WordMemory::new(self.start, self.layout.size() as u64) }
+    }
 }
 
 impl Drop for LocalMemory {
@@ -245,6 +256,13 @@ mod tests {
             ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
         assert_eq!(Access::Remote(Rights::ReadWrite).flags() & (read | write), read | write);
         assert_eq!(Access::Local.flags() & (read | write), 0);
+        let atomic = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+        assert_eq!(
+            Access::RemoteData(Rights::ReadWrite).flags() & (read | write),
+            read | write & !atomic,
+            "a card without atomics refuses memory that is to have them"
+        );
+        assert_eq!(Access::RemoteData(Rights::ReadOnly).flags(), read);
         // Relaxed ordering (bit 20) and on-demand paging (bit 6) stay off.
         for access in [Access::Local, Access::Remote(Rights::ReadOnly), Access::Remote(Rights::ReadWrite)] {
             assert_eq!(access.flags() & (1 << 20 | 1 << 6), 0);

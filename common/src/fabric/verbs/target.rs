@@ -1,7 +1,8 @@
 //! The memory node's side: a region that a card serves.
 //!
 //! Always true:
-//! - the card serves READ, WRITE and atomics by itself: no thread of ours runs for a verb;
+//! - the card serves READ, WRITE and, where it can, atomics by itself: no thread of ours runs for a verb. Without remote
+//!   atomics CAS and FAA are messages to a thread of ours, and it is said so ([`super::two_sided`]);
 //! - a queue pair is made only for a ticket that this target gave, that was not used before, and whose session was not
 //!   fenced since; what it may do is set in the queue pair and again in the key that its client was given;
 //! - identifiers are made, used and destroyed by the listener's thread alone; [`VerbsTarget::fence`] only destroys queue
@@ -29,7 +30,8 @@ use super::negotiate::{self, Mtu};
 use super::private_data::{Accepted, Refusal, Request};
 use super::queue_pair::{Capacity, QueuePair};
 use super::region::{Access, MemoryRegion, ProtectionDomain};
-use crate::fabric::{DeviceChoice, FabricKind, Join, Rights, SessionId, Target, Ticket};
+use super::two_sided::{CommitServer, DEPTH, MESSAGE_VERSION, Seat};
+use crate::fabric::{Commits, DeviceChoice, FabricKind, Join, Rights, SessionId, Target, Ticket};
 use crate::memory::Mapping;
 
 /// Tickets of one session that may wait to be used. A client uses one a connection; the oldest give way.
@@ -46,6 +48,31 @@ pub struct VerbsOptions {
     pub port: u16,
     /// At most this many outstanding READs and atomics a connection; none is as many as the card can.
     pub responder_depth_max: Option<u8>,
+    /// Who is to execute CAS and FAA.
+    pub commits: CommitChoice,
+}
+
+/// Who is to execute CAS and FAA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CommitChoice {
+    /// The card if it has remote atomics, else the CPU.
+    #[default]
+    Auto,
+    /// The card; one without remote atomics is refused.
+    Atomics,
+    /// The CPU, whatever the card can do.
+    TwoSided,
+}
+
+impl CommitChoice {
+    /// Whether the CPU executes them, with a card that has remote atomics or doesn't.
+    pub const fn is_two_sided(self, has_atomics: bool) -> bool {
+        match self {
+            Self::Auto => !has_atomics,
+            Self::Atomics => false,
+            Self::TwoSided => true,
+        }
+    }
 }
 
 /// See the module. Dropping it ends all connections.
@@ -60,7 +87,9 @@ struct Shared {
     state: Mutex<State>,
     region: MemoryRegion,
     region_read_only: MemoryRegion,
-    /// No verb completes here, but a queue pair must have one.
+    /// Executes commits, if the card doesn't. Behind the state, whose connections have their seats in it.
+    commits: Option<CommitServer>,
+    /// No one-sided verb completes here, but a queue pair must have a queue.
     completions: CompletionQueue,
     domain: Arc<ProtectionDomain>,
     mapping: Arc<Mapping>,
@@ -90,8 +119,14 @@ struct State {
 struct Connection {
     session: SessionId,
     /// None once it was fenced: the listener's thread then takes the identifier down.
-    queue_pair: Option<QueuePair>,
+    link: Option<Link>,
     id: Identifier,
+}
+
+/// A connection's queue pair. When it is dropped, nothing takes effect through it any more.
+enum Link {
+    OneSided(#[expect(dead_code, reason = "held for the card, which works with it alone")] QueuePair),
+    TwoSided(#[expect(dead_code, reason = "held for the thread that executes commits")] Seat),
 }
 
 impl VerbsTarget {
@@ -104,7 +139,10 @@ impl VerbsTarget {
         let chosen = choose(&device::list()?, &options.device, options.address)?;
         let context = Context::open(&chosen.device)?;
         let limits = device::limits(&context.attributes()?);
-        limits.require_atomics(&chosen.device)?;
+        let two_sided = options.commits.is_two_sided(limits.atomics.has_atomics());
+        if !two_sided {
+            limits.require_atomics(&chosen.device)?;
+        }
         let events = EventChannel::new()?;
         let id = Identifier::new(&events)?;
         id.bind(SocketAddr::new(chosen.address, options.port))?;
@@ -123,18 +161,20 @@ impl VerbsTarget {
         let register = |rights| {
             let (base, bytes) = (mapping.base(), mapping.bytes());
             // SAFETY: the mapping is kept for as long as the registration, and shared as atomic words only.
-            unsafe { MemoryRegion::register(&domain, base, bytes, Access::Remote(rights)) }
+            unsafe { MemoryRegion::register(&domain, base, bytes, access(two_sided, rights)) }
         };
         let region = register(Rights::ReadWrite)?;
         let region_read_only = register(Rights::ReadOnly)?;
         let depth_max = options.responder_depth_max.map_or(0, u32::from);
         let mtu = active_mtu(&context.port_attributes(chosen.port)?);
         let completions = CompletionQueue::new(&context, 16)?;
+        let commits = two_sided.then(|| CommitServer::start(Arc::clone(&mapping))).transpose()?;
         id.listen()?;
         let shared = Arc::new(Shared {
             region,
             region_read_only,
             domain,
+            commits,
             completions,
             port: id.source_port(),
             chosen,
@@ -160,6 +200,11 @@ impl VerbsTarget {
     /// Where clients connect to.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::new(self.shared.chosen.address, self.shared.port)
+    }
+
+    /// Who executes CAS and FAA.
+    pub fn commits(&self) -> Commits {
+        self.shared.commits()
     }
 
     /// The device, port and GID that were chosen.
@@ -196,6 +241,7 @@ impl Target for VerbsTarget {
             base: shared.mapping.base().as_ptr().addr() as u64,
             responder_depth: shared.responder_depth,
             mtu_bytes: shared.mtu.bytes(),
+            commits: shared.commits(),
         })
     }
 
@@ -206,7 +252,7 @@ impl Target for VerbsTarget {
         }
         for connection in state.connections.values_mut().filter(|connection| connection.session == session) {
             // When this is dropped, the card has forgotten the queue pair.
-            connection.queue_pair = None;
+            connection.link = None;
         }
         drop(state);
         self.shared.wake();
@@ -214,7 +260,7 @@ impl Target for VerbsTarget {
     }
 
     fn connection_count(&self) -> usize {
-        self.shared.state().connections.values().filter(|connection| connection.queue_pair.is_some()).count()
+        self.shared.state().connections.values().filter(|connection| connection.link.is_some()).count()
     }
 
     fn describe(&self) -> String {
@@ -222,12 +268,13 @@ impl Target for VerbsTarget {
         let gid = chosen.gid_index.map_or("-".to_owned(), |index| index.to_string());
         format!(
             "verbs: {} ({} port {}, GID index {gid}), MTU {}, answers {responder_depth} READs a connection, {} bytes \
-             registered",
+             registered, commits: {}",
             self.address(),
             chosen.device,
             chosen.port,
             mtu.bytes(),
             mapping.bytes(),
+            self.commits().describe(),
         )
     }
 }
@@ -306,7 +353,7 @@ impl Listener {
         let mut state = self.shared.state();
         state.stopping = true;
         let mut connections = std::mem::take(&mut state.connections);
-        connections.values_mut().for_each(|connection| connection.queue_pair = None);
+        connections.values_mut().for_each(|connection| connection.link = None);
         drop(state);
         for connection in connections.into_values() {
             connection.end();
@@ -314,13 +361,8 @@ impl Listener {
     }
 
     fn take_down_fenced(&self) {
-        let fenced: Vec<Connection> = self
-            .shared
-            .state()
-            .connections
-            .extract_if(|_, it| it.queue_pair.is_none())
-            .map(|(_, it)| it)
-            .collect();
+        let fenced: Vec<Connection> =
+            self.shared.state().connections.extract_if(|_, it| it.link.is_none()).map(|(_, it)| it).collect();
         for connection in fenced {
             connection.end();
         }
@@ -343,7 +385,7 @@ impl Listener {
                 let mut state = self.shared.state();
                 let mut connection = state.connections.remove(&event.id.addr());
                 if let Some(connection) = &mut connection {
-                    connection.queue_pair = None;
+                    connection.link = None;
                 }
                 drop(state);
                 if let Some(connection) = connection {
@@ -378,7 +420,7 @@ impl Listener {
 impl Connection {
     /// Tells the client. Its queue pair is gone by then, so that nothing takes effect behind the end that it is told of.
     fn end(self) {
-        debug_assert!(self.queue_pair.is_none(), "a queue pair goes while the books are locked");
+        debug_assert!(self.link.is_none(), "a queue pair goes while the books are locked");
         if let Err(error) = self.id.disconnect() {
             tracing::debug!(%error, "the client was not told of the connection's end");
         }
@@ -413,9 +455,9 @@ impl Shared {
         let own_mtu = own_mtu.map_or(self.mtu, |attributes| active_mtu(&attributes));
         let mtu = negotiate::mtu(own_mtu, request.mtu);
         let depth = negotiate::depth(u32::from(self.responder_depth), u32::from(event.responder_depth));
-        match self.ready_queue_pair(&id, rights, mtu, depth) {
-            Ok(queue_pair) => {
-                let connection = Connection { session, queue_pair: Some(queue_pair), id };
+        match self.ready_link(&id, rights, mtu, depth) {
+            Ok(link) => {
+                let connection = Connection { session, link: Some(link), id };
                 state.connections.insert(connection.id.raw().addr(), connection);
                 Ok(())
             }
@@ -427,17 +469,35 @@ impl Shared {
     }
 
     /// Makes the queue pair, ready before the client learns that it was accepted.
-    fn ready_queue_pair(
+    fn ready_link(&self, id: &Identifier, rights: Rights, mtu: Mtu, depth: u8) -> Result<Link, VerbsError> {
+        let Some(commits) = &self.commits else {
+            let capacity = Capacity { work_requests: 1, receives: 0, inline_bytes: 0 };
+            let cq = self.completions.raw();
+            // SAFETY: the queue is of the same device; it is part of what all connections are dropped before.
+            let queue_pair = unsafe { QueuePair::new(&self.domain, cq, cq, capacity) }?;
+            queue_pair.initialise(id, Some(access(false, rights)))?;
+            self.accept_with(&queue_pair, id, mtu, depth)?;
+            return Ok(Link::OneSided(queue_pair));
+        };
+        let seating = CommitServer::seating(&self.domain)?;
+        let cq = seating.inbox().completions().raw();
+        // SAFETY: the queue is of the same device; the seat drops the queue pair before it.
+        let queue_pair = unsafe { QueuePair::new(&self.domain, cq, cq, CommitServer::CAPACITY) }?;
+        queue_pair.initialise(id, Some(access(true, rights)))?;
+        let region = if rights.can_write() { &self.region } else { &self.region_read_only };
+        // Receives are there before the client knows that it may send.
+        let seat = commits.seat(seating, queue_pair, region.rkey(), rights)?;
+        seat.with_queue_pair(|queue_pair| self.accept_with(queue_pair, id, mtu, depth))?;
+        Ok(Link::TwoSided(seat))
+    }
+
+    fn accept_with(
         &self,
+        queue_pair: &QueuePair,
         id: &Identifier,
-        rights: Rights,
         mtu: Mtu,
         depth: u8,
-    ) -> Result<QueuePair, VerbsError> {
-        let capacity = Capacity { work_requests: 1, inline_bytes: 0 };
-        // SAFETY: the queue is of the same device; it is part of what all connections are dropped before.
-        let queue_pair = unsafe { QueuePair::new(&self.domain, self.completions.raw(), capacity) }?;
-        queue_pair.initialise(id, Some(rights))?;
+    ) -> Result<(), VerbsError> {
         queue_pair.make_ready_to_receive(id, mtu, depth, self.gid_index_by_hand)?;
         queue_pair.make_ready_to_send(id, 1)?;
         id.accept(&Parameters {
@@ -445,9 +505,20 @@ impl Shared {
             responder_depth: depth,
             initiator_depth: 1,
             qp_number: queue_pair.number(),
-        })?;
-        Ok(queue_pair)
+        })
     }
+
+    fn commits(&self) -> Commits {
+        match &self.commits {
+            None => Commits::Atomics,
+            Some(_) => Commits::TwoSided { version: MESSAGE_VERSION, depth: DEPTH },
+        }
+    }
+}
+
+/// What peers may do to the region by verbs of their own.
+const fn access(two_sided: bool, rights: Rights) -> Access {
+    if two_sided { Access::RemoteData(rights) } else { Access::Remote(rights) }
 }
 
 fn event_file() -> Result<OwnedFd, VerbsError> {

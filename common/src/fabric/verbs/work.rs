@@ -88,6 +88,22 @@ impl WorkList {
         self.push(number, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, wr_t { atomic }, 0, &[old]);
     }
 
+    /// A Send of registered bytes, which the driver copies at once if they are to go `inline`; a `fenced` one waits for
+    /// all READs before it.
+    pub(super) fn send(&mut self, number: u64, from: ibv_sge, inline: bool, fenced: bool) {
+        let flag = |on: bool, flag: ibv_send_flags| if on { flag.0 } else { 0 };
+        let flags = ibv_send_flags::IBV_SEND_SOLICITED.0
+            | flag(inline, ibv_send_flags::IBV_SEND_INLINE)
+            | flag(fenced, ibv_send_flags::IBV_SEND_FENCE);
+        let nowhere = rdma(Remote { address: 0, rkey: 0 });
+        self.push(number, ibv_wr_opcode::IBV_WR_SEND, nowhere, flags, &[from]);
+    }
+
+    /// Whether a READ is among them.
+    pub(super) fn has_reads(&self) -> bool {
+        self.requests.iter().any(|request| request.raw.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ)
+    }
+
     /// Asks for a completion of the last one.
     pub(super) fn signal_last(&mut self) {
         if let Some(request) = self.requests.last_mut() {
@@ -205,6 +221,20 @@ mod tests {
             assert_eq!(list.posted_before(&raw const list.requests[at].raw), at);
         }
         assert_eq!(list.posted_before(std::ptr::null()), 3);
+    }
+
+    /// A message wakes whoever sleeps at the other side; behind a READ it waits for it.
+    #[test]
+    fn a_send_is_solicited_and_fenced_where_a_read_is_before_it() {
+        let mut list = WorkList::default();
+        let entry = ibv_sge { addr: 0x2000, length: 40, lkey: 0x1111 };
+        list.send(0, entry, true, list.has_reads());
+        list.read(1, Remote { address: 0, rkey: 1 }, entry);
+        list.send(2, entry, false, list.has_reads());
+        let solicited = ibv_send_flags::IBV_SEND_SOLICITED.0;
+        let flags: Vec<u32> = list.requests.iter().map(|request| request.raw.send_flags).collect();
+        let (inline, fence) = (ibv_send_flags::IBV_SEND_INLINE.0, ibv_send_flags::IBV_SEND_FENCE.0);
+        assert_eq!(flags, [solicited | inline, 0, solicited | fence]);
     }
 
     #[test]
