@@ -47,7 +47,7 @@ function program_ends() {
 /^test .* \.\.\. ignored/ {
     name = reason = $0
     sub(/^test /, "", name)
-    sub(/ \.\.\. ignored.*/, "", name)
+    sub(/ *\.\.\. ignored.*/, "", name)
     sub(/^test .* \.\.\. ignored,? */, "", reason)
     if (reason == "") reason = program_reason == "" ? "ignored, and nobody says why" : program_reason
     if (reason ~ /RDMA/) card_tests++
