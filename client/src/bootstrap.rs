@@ -88,7 +88,7 @@ fn read(
         superblock,
         directory: Directory::from_bytes(&[]),
         allocator: Allocator::new(),
-        write_ids: WriteIds::new(0),
+        write_ids: WriteIds::new(0, 0),
     };
     let kind = driver.fabric().kind();
     let mut copy =

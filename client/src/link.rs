@@ -141,10 +141,7 @@ pub(crate) struct Joiner {
 impl Joiner {
     /// Opens a new session.
     pub(crate) fn open(shared: Arc<Shared>, counters: Arc<Counters>) -> Result<Self, Error> {
-        let mut seed = [0; 8];
-        // Without randomness all clients would wait alike, which is bad but not wrong.
-        let _ = getrandom::fill(&mut seed);
-        let backoff = Backoff::new(RECONNECT_FIRST, RECONNECT_LIMIT, u64::from_le_bytes(seed));
+        let backoff = Backoff::new(RECONNECT_FIRST, RECONNECT_LIMIT, random());
         let mut joiner = Self { shared, counters, link: None, member: None, backoff, not_before: None };
         let deadline = Deadline::after(joiner.shared.settings.connect_timeout);
         joiner.link = Some(joiner.join_new(deadline)?);
@@ -259,11 +256,14 @@ impl Joiner {
         let endpoint = self.shared.endpoint.to_string();
         let settings = &self.shared.settings;
         let mut fabrics = fabrics_to_try(&self.shared.endpoint);
+        // Why the fabric that the server liked best can't be had; worth more to people than that it has no other.
+        let mut first_error = None;
         loop {
             let control = Arc::new(Control::open(&self.shared.endpoint, deadline)?);
-            let welcome = match control.request(&self.hello(&fabrics), deadline)? {
-                Response::Welcome(welcome) => *welcome,
-                other => return Err(unexpected(&endpoint, &other)),
+            let welcome = match control.request(&self.hello(&fabrics), deadline) {
+                Ok(Response::Welcome(welcome)) => *welcome,
+                Ok(other) => return Err(unexpected(&endpoint, &other)),
+                Err(error) => return Err(first_error.unwrap_or(error)),
             };
             let superblock = Superblock::parse(&welcome.superblock)
                 .map_err(|error| Error::from_superblock(&endpoint, error))?;
@@ -278,10 +278,12 @@ impl Joiner {
                     // The server offered what can't be had from here, such as another host's shared memory.
                     let failed = welcome.join.kind();
                     fabrics.retain(|kind| *kind != failed);
+                    tracing::info!(%error, "trying another fabric");
+                    let error = first_error.take().unwrap_or(error);
                     if fabrics.is_empty() {
                         return Err(error);
                     }
-                    tracing::info!(%error, "trying another fabric");
+                    first_error = Some(error);
                     let _ = control.request(&Request::Goodbye, deadline);
                     continue;
                 }
@@ -312,7 +314,7 @@ impl Joiner {
                 control: Arc::clone(&control),
                 view,
                 allocator: Allocator::new(),
-                write_ids: WriteIds::new(welcome.session.0),
+                write_ids: WriteIds::new(welcome.session.0, random()),
                 counters: Arc::clone(&self.counters),
             };
             return Ok(Link { driver, member: Member { control, ground, welcome, value_bytes_max } });
@@ -355,6 +357,13 @@ impl Joiner {
             .map_err(|source| Error::Connect { endpoint: self.shared.endpoint.to_string(), source })?;
         Ok(Driver::new(fabric, superblock.incarnation ^ u64::from(std::process::id())))
     }
+}
+
+/// A random number. Without randomness from the system all clients would be alike, which is bad but not wrong.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    let _ = getrandom::fill(&mut bytes);
+    u64::from_le_bytes(bytes)
 }
 
 /// Fabrics in the order in which a client likes them.

@@ -128,7 +128,7 @@ fn what_came_back_before_time_ran_out_counts() {
         },
         directory: Directory::from_bytes(&[]),
         allocator: Allocator::new(),
-        write_ids: WriteIds::new(1),
+        write_ids: WriteIds::new(1, 0),
     };
     let buffers = BufferPool::new(Box::new(Unregistered), 1 << 20);
     let mut driver = Driver::new(Box::new(Silent { answered: 1, completed: Vec::new(), buffers }), 1);

@@ -70,7 +70,8 @@ impl Context<'_> {
     }
 }
 
-/// Hands out write ids: no two writes of a region's life share one.
+/// Hands out write ids. Session numbers come round after 2^24 sessions, so each session counts from a random place of
+/// the lower half of its sequence numbers: two sessions of one number hardly ever give out the same id.
 #[derive(Debug)]
 pub struct WriteIds {
     session: u32,
@@ -78,9 +79,9 @@ pub struct WriteIds {
 }
 
 impl WriteIds {
-    /// The ids of `session`.
-    pub const fn new(session: u32) -> Self {
-        Self { session, sequence: 0 }
+    /// The ids of `session`, from a place that `random` chooses.
+    pub const fn new(session: u32, random: u64) -> Self {
+        Self { session, sequence: random >> (u64::BITS + 1 - WriteId::SEQUENCE_BITS) }
     }
 
     /// The next one.

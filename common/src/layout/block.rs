@@ -27,7 +27,7 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
 const CHECKSUM_BYTES: usize = 8;
 
-/// Who wrote a block: a session and its count of writes. No two blocks of a region's life share one.
+/// Who wrote a block: a session and its count of writes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WriteId(u64);
 

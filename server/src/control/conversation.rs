@@ -154,7 +154,8 @@ impl Talk {
             }
             let response = self.answer(request).await.unwrap_or_else(|refused| {
                 self.node.counters.refusals.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(session = self.session.0, code = ?refused.code, reason = %refused, "refused");
+                // Not louder: a full store refuses at every put, and the metrics count it.
+                tracing::debug!(session = self.session.0, code = ?refused.code, reason = %refused, "refused");
                 Response::Refused(refused)
             });
             match timeout(lease, frames.send(&response)).await {

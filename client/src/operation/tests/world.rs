@@ -149,7 +149,7 @@ pub(super) struct Actor {
 
 impl Actor {
     pub(super) fn new(session: u32) -> Self {
-        Self { allocator: Allocator::new(), write_ids: WriteIds::new(session) }
+        Self { allocator: Allocator::new(), write_ids: WriteIds::new(session, 0) }
     }
 }
 
