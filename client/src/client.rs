@@ -202,7 +202,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The time for opening a session, 5 s if not set.
+    /// The time for opening a session, 10 s if not set.
     #[must_use]
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;

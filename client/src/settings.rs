@@ -24,7 +24,8 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            connect_timeout: Duration::from_secs(5),
+            // Room for one or two lost messages of the RDMA connection manager, which sends again only after 4.3 s.
+            connect_timeout: Duration::from_secs(10),
             operation_timeout: Duration::from_secs(5),
             rights: Rights::ReadWrite,
             token: None,

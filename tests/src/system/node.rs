@@ -77,7 +77,7 @@ impl Node {
     /// If the server's own endpoint is none.
     pub fn builder(&self) -> ClientBuilder {
         let builder = Client::builder(self.running.endpoint()).expect("the server's endpoint is one");
-        builder.fabric(self.fabric).timeout(patience())
+        builder.fabric(self.fabric).timeout(patience()).connect_timeout(patience())
     }
 
     /// A client.
