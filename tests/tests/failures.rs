@@ -163,8 +163,11 @@ fn the_server_does_nothing_for_gets_and_puts(fabric: FabricKind) {
     println!(
         "{fabric}: {operations} operations in {took:?} cost the server {loaded:?} of CPU, as long a rest {idle:?}"
     );
-    // Twice as much as a tick and a heartbeat more or less, on an emulated processor too.
-    let allowed = Duration::from_millis(10) * operations / 1_000_000 + Duration::from_millis(2);
+    // A tick or a heartbeat more or less, which a busy host makes look long; on the clock that counts instructions one
+    // is some 10 us.
+    let repeatable = std::env::var("SIDESTEP_BED").is_ok_and(|bed| bed == "clock");
+    let slack = if repeatable { Duration::from_micros(50) } else { Duration::from_millis(2) };
+    let allowed = Duration::from_millis(10) * operations / 1_000_000 + slack;
     assert!(
         beyond <= allowed,
         "{beyond:?} of server CPU beyond its rest for {operations} operations in {took:?}"

@@ -83,19 +83,7 @@ fn escape(bytes: &[u8]) -> String {
 /// decomposed) are all different keys, and their values, which are as awkward, come back with nothing added.
 fn awkward_keys_and_values_come_back_byte_for_byte(fabric: FabricKind) {
     let kvctl = Kvctl::start(fabric);
-    let keys: [&[u8]; 11] = [
-        b"\0",
-        b"\0\x01",
-        b"a\0b",
-        b"a\0c",
-        b"a b",
-        b"\t",
-        b"\r\nset x",
-        &[0xff, 0xfe],
-        "\u{e9}".as_bytes(),
-        "e\u{301}".as_bytes(),
-        b"../x",
-    ];
+    let keys = sidestep_tests::AWKWARD_KEYS;
     let value = |key: &[u8]| [b"\n\0value of ".as_slice(), key, &[0xff, b'\n']].concat();
     for key in keys {
         let output = kvctl.feed(&["put", "--key-format", "hex", &hex(key), "-"], &value(key));

@@ -8,7 +8,7 @@ use sidestep_client::{Effect, Error};
 use sidestep_common::hash::KeyHash;
 use sidestep_common::layout::{BlockRef, DirectoryWord, SlotState, SlotWord, free_map_offset};
 use sidestep_tests::system::{Node, run_suite};
-use sidestep_tests::{cases, scaled};
+use sidestep_tests::{AWKWARD_KEYS, cases, scaled};
 
 fn main() {
     run_suite(&cases![
@@ -33,22 +33,7 @@ fn main() {
 /// Leading NULs, blanks, line ends, bytes that are no text, look-alikes: all different, all come back.
 fn keys_may_be_any_bytes(node: &Node) {
     let client = node.client();
-    let keys: [&[u8]; 14] = [
-        b"\0",
-        b"\0\x01",
-        b"\0\0",
-        b"a\0b",
-        b"a\0c",
-        b"a",
-        b"a b",
-        b"\t",
-        b"\r\nset x 0 0 1\r\n",
-        b"\xff\xfe",
-        "\u{e9}".as_bytes(),
-        "e\u{301}".as_bytes(),
-        b"../x",
-        b" ",
-    ];
+    let keys = AWKWARD_KEYS;
     for (number, key) in keys.iter().enumerate() {
         client.put(key, number.to_string().as_bytes()).unwrap();
     }

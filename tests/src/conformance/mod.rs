@@ -12,6 +12,7 @@
 //!
 //! Loops are scaled by [`crate::scaled`]; nothing assumes speed, only that an answer comes within a minute.
 
+mod acceptor;
 pub mod batches;
 pub mod contention;
 mod driver;

@@ -1,15 +1,13 @@
 //! The bed of the `shm` fabric: a memory node that hands out its region at a Unix socket of its own.
 
-use std::io::Read;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use sidestep_common::fabric::shm::ShmTarget;
-use sidestep_common::wire::Preamble;
 
+use super::acceptor::Acceptor;
 use super::{TargetBed, conformance_mapping};
 
 /// Makes beds of the `shm` fabric.
@@ -21,7 +19,16 @@ impl ShmBed {
         let mapping = conformance_mapping();
         let (listener, path) = listen();
         let target = Arc::new(ShmTarget::new(Arc::clone(&mapping), path.to_str().expect("a plain path")));
-        let acceptor = Acceptor::start(listener, path, Arc::clone(&target));
+        let attached = Arc::clone(&target);
+        let acceptor = Acceptor::start(
+            move || listener.accept().expect("a connection").0,
+            // A refusal is the case's business, which sees it at the other end.
+            move |stream| drop(attached.attach(stream)),
+            move || {
+                let _ = UnixStream::connect(&path);
+                let _ = std::fs::remove_file(&path);
+            },
+        );
         TargetBed::new(target, mapping, None, Box::new(acceptor))
     }
 }
@@ -32,44 +39,4 @@ fn listen() -> (UnixListener, PathBuf) {
     let path = std::env::temp_dir().join(format!("sidestep-bed-{}-{number}.sock", std::process::id()));
     let _ = std::fs::remove_file(&path);
     (UnixListener::bind(&path).expect("a Unix socket in the temporary directory"), path)
-}
-
-/// Reads preambles and passes connections on, as the server does; ends when dropped.
-struct Acceptor {
-    path: PathBuf,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Acceptor {
-    fn start(listener: UnixListener, path: PathBuf, target: Arc<ShmTarget>) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let accept = move || {
-            for stream in listener.incoming() {
-                if stopped.load(Ordering::Acquire) {
-                    return;
-                }
-                let mut preamble = [0; Preamble::BYTES];
-                let mut stream = stream.expect("a connection");
-                if stream.read_exact(&mut preamble).is_ok() && Preamble::parse(preamble).is_ok() {
-                    // A refusal is the case's business, which sees it at the other end.
-                    let _ = target.attach(stream);
-                }
-            }
-        };
-        Self { path, stop, thread: Some(std::thread::spawn(accept)) }
-    }
-}
-
-impl Drop for Acceptor {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        // Wakes the thread.
-        let _ = UnixStream::connect(&self.path);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
