@@ -50,6 +50,10 @@ impl Operation for ReadPiece {
     fn restarts(&self) -> u32 {
         0
     }
+
+    fn stage(&self) -> &'static str {
+        self.subject
+    }
 }
 
 /// Ground for READs that need nothing.

@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 use crate::backoff::Backoff;
 use crate::clock::{Deadline, now_ms};
 use crate::error::Error;
+use crate::operation::outcome::effect_of;
 use crate::operation::{Action, Context, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step};
 use crate::statistics::Tally;
 use crate::trace::{Tracer, swap_outcome};
@@ -474,10 +475,7 @@ impl Driver {
             }
             let result = Err(match halt {
                 Halt::Timeout => Stop::Timeout(cas),
-                Halt::Failed(failure) => {
-                    let effect = if cas.is_some() { failure.effect } else { Effect::No };
-                    Stop::Failed(failure.clone(), cas, effect)
-                }
+                Halt::Failed(failure) => Stop::Failed(failure.clone(), cas, effect_of(cas, failure)),
                 Halt::Buffers(error) => Stop::Error(Error::Buffers(error.clone())),
             });
             let restarts = operation.restarts();

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sidestep_common::fabric::{Effect, FabricKind, FailureKind, Reply};
+use sidestep_common::fabric::{Effect, FabricKind, Reply};
 use sidestep_common::layout::{KEY_BYTES_MAX, SUPERBLOCK_BYTES, Superblock, VALUE_BYTES_MAX};
 use sidestep_common::wire::{Request, Response, ServerStatistics, Welcome};
 
@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::link::{Joiner, Link, Shared, may_pass, unexpected};
 use crate::operation::change::{Change, Changed};
 use crate::operation::get::{Found, Get};
+use crate::operation::outcome::{Verdict, verdict};
 use crate::operation::resolve::Resolve;
 use crate::operation::{Operation, PendingCas};
 use crate::statistics::{Counters, Ending, Kind, Statistics, Tally};
@@ -353,15 +354,13 @@ impl Session {
                 None => effect,
             };
             let kind_name = self.joiner.peek().map_or(FabricKind::Tcp, |link| link.driver.fabric().kind());
-            let refused = matches!(failure.kind, FailureKind::Access(_));
-            match effect {
-                Effect::Yes => {
+            match verdict(effect, &failure) {
+                Verdict::Succeeded => {
                     self.joiner.counters.count(kind, Ending::Hit, Tally::default(), 0);
                     return Ok(());
                 }
-                // A refused verb would be refused again; a lost connection may be back.
-                Effect::No if !refused && !deadline.has_passed() => {}
-                effect => {
+                Verdict::Again if !deadline.has_passed() => {}
+                Verdict::Again | Verdict::Failed(_) => {
                     let endpoint = self.joiner.shared.endpoint.to_string();
                     return Err(Error::Failed { endpoint, kind: kind_name, failure, effect });
                 }

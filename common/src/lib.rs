@@ -22,4 +22,5 @@ pub mod fabric;
 pub mod hash;
 pub mod layout;
 pub mod memory;
+pub mod planted;
 pub mod wire;

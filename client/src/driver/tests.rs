@@ -89,6 +89,10 @@ impl Operation for Swap {
     fn restarts(&self) -> u32 {
         0
     }
+
+    fn stage(&self) -> &'static str {
+        "swap"
+    }
 }
 
 struct Nothing {

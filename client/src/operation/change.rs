@@ -448,4 +448,17 @@ impl Operation for Change<'_> {
     fn restarts(&self) -> u32 {
         self.restarts
     }
+
+    fn stage(&self) -> &'static str {
+        match self.state {
+            State::Start => "start",
+            State::Bucket => "bucket",
+            State::Directory => "directory",
+            State::Verify(_) => "memory",
+            State::Blocks(..) => "blocks",
+            State::Insert(..) => "insert",
+            State::Rival(..) => "rival",
+            State::Replace(_) => "replace",
+        }
+    }
 }

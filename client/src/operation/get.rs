@@ -190,4 +190,14 @@ impl Operation for Get<'_> {
     fn restarts(&self) -> u32 {
         self.restarts
     }
+
+    fn stage(&self) -> &'static str {
+        match self.state {
+            State::Start => "start",
+            State::Bucket => "bucket",
+            State::Directory => "directory",
+            State::Sealed(_) => "sealed",
+            State::Blocks(..) => "blocks",
+        }
+    }
 }

@@ -17,6 +17,7 @@
 
 pub mod change;
 pub mod get;
+pub mod outcome;
 mod plan;
 pub mod resolve;
 mod route;
@@ -131,6 +132,9 @@ pub trait Operation {
 
     /// How often it had to start over.
     fn restarts(&self) -> u32;
+
+    /// What it waits for, by name: the step that tests and traces say it was in when something befell it.
+    fn stage(&self) -> &'static str;
 }
 
 /// A CAS whose outcome isn't known yet.

@@ -74,6 +74,10 @@ impl Operation for Resolve {
     fn restarts(&self) -> u32 {
         0
     }
+
+    fn stage(&self) -> &'static str {
+        if self.posted { "slot" } else { "start" }
+    }
 }
 
 #[cfg(test)]
