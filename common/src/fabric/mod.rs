@@ -33,6 +33,8 @@
 mod buffer;
 mod join;
 pub mod shm;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod tcp;
 #[cfg(feature = "verbs")]
 pub mod verbs;

@@ -21,6 +21,8 @@ pub mod flow;
 pub mod order;
 pub mod rights;
 mod shm_bed;
+#[cfg(feature = "simulation")]
+mod sim_bed;
 mod target_bed;
 mod tcp_bed;
 #[cfg(feature = "verbs")]
@@ -31,6 +33,8 @@ use sidestep_common::fabric::{ConnectError, Fabric, FabricKind, Rights, SessionI
 
 pub use driver::{DEADLINE, Driver, add, read_word, swap, write};
 pub use shm_bed::ShmBed;
+#[cfg(feature = "simulation")]
+pub use sim_bed::SimBed;
 pub use target_bed::{TargetBed, conformance_mapping};
 pub use tcp_bed::TcpBed;
 #[cfg(feature = "verbs")]
