@@ -326,7 +326,7 @@ impl Driver {
                 if let Some(tracer) = &mut self.tracer {
                     tracer.posted(round_trip, verb.name(), verb.subject, verb.remote, 1, true);
                 }
-                verbs.push(self.verb(verb, (&[], &[]))?);
+                verbs.push(verb.verb(self.fabric.buffers(), (&[], &[]))?);
             }
             self.next_batch += 1;
             batches.push(Batch { id: BatchId(self.next_batch), verbs, silent: true });
@@ -342,15 +342,15 @@ impl Driver {
         operation: &'b impl Operation,
     ) -> Result<(), Halt> {
         for verb in plan {
-            match self.verb(verb, operation.block_pieces()) {
+            match verb.verb(self.fabric.buffers(), operation.block_pieces()) {
                 Ok(verb) => batch.verbs.push(verb),
-                Err(halt) => {
+                Err(error) => {
                     for verb in batch.verbs.drain(..) {
                         if let Verb::Read { into, .. } = verb {
                             self.fabric.buffers().recycle(into);
                         }
                     }
-                    return Err(halt);
+                    return Err(error.into());
                 }
             }
         }
@@ -376,20 +376,6 @@ impl Driver {
                 }
             }
         }
-    }
-
-    fn verb<'b>(&mut self, verb: &'b PlannedVerb, pieces: (&'b [u8], &'b [u8])) -> Result<Verb<'b>, Halt> {
-        let remote = verb.remote;
-        Ok(match &verb.action {
-            Action::Read(bytes) => Verb::Read { remote, into: self.fabric.buffers().take(*bytes)? },
-            Action::WriteBlock(header) => {
-                Verb::Write { remote, from: [header.as_bytes(), pieces.0, pieces.1] }
-            }
-            Action::WriteByte(byte) => Verb::Write { remote, from: [std::slice::from_ref(byte), &[], &[]] },
-            Action::CompareSwap { expected, desired } => {
-                Verb::CompareSwap { remote, expected: *expected, desired: *desired }
-            }
-        })
     }
 
     /// Waits until every batch that is out has come back.

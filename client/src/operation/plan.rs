@@ -3,6 +3,7 @@
 //! Always true: a plan's verbs execute in its order and share one doorbell. `pieces` are the key and value of the block
 //! that [`Action::WriteBlock`] means; the operation that planned it has them.
 
+use sidestep_common::fabric::{BufferError, BufferPool, Verb};
 use sidestep_common::layout::{BlockHeader, Offset};
 use smallvec::SmallVec;
 
@@ -46,6 +47,28 @@ impl PlannedVerb {
             Action::WriteBlock(_) | Action::WriteByte(_) => "WRITE",
             Action::CompareSwap { .. } => "CAS",
         }
+    }
+
+    /// The verb itself, with a buffer out of `pool` if it needs one. `pieces` are the key and value of the block.
+    ///
+    /// # Errors
+    /// [`BufferError`] if there is no buffer.
+    pub fn verb<'v>(
+        &'v self,
+        pool: &mut BufferPool,
+        pieces: (&'v [u8], &'v [u8]),
+    ) -> Result<Verb<'v>, BufferError> {
+        let remote = self.remote;
+        Ok(match &self.action {
+            Action::Read(bytes) => Verb::Read { remote, into: pool.take(*bytes)? },
+            Action::WriteBlock(header) => {
+                Verb::Write { remote, from: [header.as_bytes(), pieces.0, pieces.1] }
+            }
+            Action::WriteByte(byte) => Verb::Write { remote, from: [std::slice::from_ref(byte), &[], &[]] },
+            Action::CompareSwap { expected, desired } => {
+                Verb::CompareSwap { remote, expected: *expected, desired: *desired }
+            }
+        })
     }
 
     /// Bytes that it brings.
