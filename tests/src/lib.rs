@@ -3,6 +3,7 @@
 #[cfg(feature = "verbs")]
 pub mod card;
 pub mod conformance;
+pub mod linearizability;
 pub mod system;
 
 /// How often something is repeated that is `count` times on an ordinary machine: `SIDESTEP_TEST_SCALE` (1.0 if not
