@@ -4,6 +4,8 @@
 pub mod card;
 pub mod conformance;
 pub mod linearizability;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod system;
 
 /// How often something is repeated that is `count` times on an ordinary machine: `SIDESTEP_TEST_SCALE` (1.0 if not

@@ -35,14 +35,22 @@ impl Memory {
         self.set(index, u64::from_le_bytes(bytes));
     }
 
-    /// What is there now is what [`Memory::rollback`] goes back to.
-    pub(super) fn mark(&mut self) {
-        self.journal.clear();
+    /// What is there now is what [`Memory::rollback`] goes back to; the way back to the mark before.
+    pub(super) fn mark(&mut self) -> Vec<(usize, u64)> {
+        std::mem::take(&mut self.journal)
     }
 
     pub(super) fn rollback(&mut self) {
         while let Some((index, word)) = self.journal.pop() {
             self.words[index] = word;
+        }
+    }
+
+    /// Goes all changes back, and then along `way`: new changes themselves, which can be rolled back.
+    pub(super) fn go_back(&mut self, way: &[(usize, u64)]) {
+        let since_mark = self.journal.clone();
+        for (index, word) in since_mark.into_iter().rev().chain(way.iter().rev().copied()) {
+            self.set(index, word);
         }
     }
 }

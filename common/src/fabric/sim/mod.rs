@@ -42,6 +42,10 @@ pub enum Loss {
     Death,
 }
 
+/// How the memory gets from one mark to the one before.
+#[derive(Clone, Default, Debug)]
+pub struct WayBack(Vec<(usize, u64)>);
+
 #[derive(Debug)]
 struct Node {
     memory: Memory,
@@ -189,9 +193,15 @@ impl SimNode {
         }
     }
 
-    /// What the memory holds now is what [`SimNode::reset`] goes back to.
-    pub fn mark(&self) {
-        self.lock().memory.mark();
+    /// What the memory holds now is what [`SimNode::reset`] goes back to. Gives the way back to the mark before.
+    pub fn mark(&self) -> WayBack {
+        WayBack(self.lock().memory.mark())
+    }
+
+    /// The memory becomes what it was at an earlier mark, as a change that [`SimNode::reset`] undoes: what a restart
+    /// does to a region. Queue pairs are the caller's business.
+    pub fn go_back(&self, way: &WayBack) {
+        self.lock().memory.go_back(&way.0);
     }
 
     /// Puts the memory back and forgets all queue pairs. Their fabrics are of no more use.

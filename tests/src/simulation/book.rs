@@ -1,0 +1,356 @@
+//! The oracles on the region: who owns what, what each slot and block has been through.
+//!
+//! Always true: the book is kept from what the node saw, never from what a client believes.
+
+use sidestep_common::fabric::sim::{SimNode, Touch, VerbKind};
+use sidestep_common::layout::{
+    BUCKET_BYTES, BUCKET_HEADER_BYTES, Block, BlockPlace, BlockRef, Bucket, CHUNK_BYTES, Geometry, Offset,
+    SLOTS_PER_BUCKET, SlotState, SlotWord, chunk_shape,
+};
+use sidestep_common::wire::ChunkPurpose;
+
+use super::region::{GRACE_MS, Key, Region};
+use super::violation::{Promise, Violation};
+
+/// A chunk that was granted.
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    offset: u64,
+    owner: usize,
+    purpose: ChunkPurpose,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Use {
+    /// Written, and named by no slot.
+    Written,
+    /// Named by a slot.
+    Published,
+    /// Named no more, by that client's doing.
+    Unlinked(usize),
+}
+
+/// A block that was written.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    block: BlockRef,
+    owner: usize,
+    used: Use,
+    marked: bool,
+    /// When its owner found it marked.
+    seen_ms: Option<u64>,
+}
+
+/// The book of one run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Book {
+    chunks: Vec<Chunk>,
+    blocks: Vec<Entry>,
+    /// Slots that left EMPTY, with the key that they belong to.
+    bound: Vec<(Offset, Key)>,
+    /// Clients whose marks may be lost: they died, or lost a connection with verbs under way.
+    excused: Vec<usize>,
+}
+
+impl Book {
+    pub(super) fn granted(&mut self, offset: u64, owner: usize, purpose: ChunkPurpose) {
+        self.chunks.push(Chunk { offset, owner, purpose });
+    }
+
+    /// What `from` owns is now `to`'s.
+    pub(super) fn inherit(&mut self, from: usize, to: usize) {
+        self.chunks.iter_mut().filter(|chunk| chunk.owner == from).for_each(|chunk| chunk.owner = to);
+        self.blocks.iter_mut().filter(|entry| entry.owner == from).for_each(|entry| entry.owner = to);
+    }
+
+    pub(super) fn excuse(&mut self, client: usize) {
+        self.excused.push(client);
+    }
+
+    /// A rebuild gave the key another slot.
+    pub(super) fn rebound(&mut self, old: Offset, new: Offset) {
+        if let Some(entry) = self.bound.iter().find(|entry| entry.0 == old).copied() {
+            self.bound.push((new, entry.1));
+        }
+    }
+
+    /// A rebuild left a deleted key's block behind.
+    pub(super) fn dropped(&mut self, block: BlockRef) {
+        if let Some(entry) = self.entry(block.offset) {
+            // Its mark is the server's business.
+            entry.used = Use::Unlinked(usize::MAX);
+            entry.marked = true;
+        }
+    }
+
+    fn entry(&mut self, offset: Offset) -> Option<&mut Entry> {
+        self.blocks.iter_mut().find(|entry| entry.block.offset == offset)
+    }
+
+    fn chunk(&self, offset: u64) -> Option<&Chunk> {
+        let start = offset - offset % CHUNK_BYTES;
+        self.chunks.iter().find(|chunk| chunk.offset == start)
+    }
+
+    /// Blocks of `owner` that were free for the grace period, taken out of the book; each with its purpose.
+    pub(super) fn harvest(
+        &mut self,
+        owner: usize,
+        now_ms: u64,
+        node: &SimNode,
+    ) -> Vec<(BlockRef, ChunkPurpose)> {
+        let mut free = Vec::new();
+        let chunks = &self.chunks;
+        self.blocks.retain_mut(|entry| {
+            if entry.owner != owner || !entry.marked {
+                return true;
+            }
+            let Some(place) = BlockPlace::of(entry.block.offset, entry.block.class) else { return true };
+            let mut byte = [0];
+            node.read(place.chunk.plus(u64::from(place.index)), &mut byte);
+            if byte[0] != entry.block.version.0 {
+                return true;
+            }
+            let seen_ms = *entry.seen_ms.get_or_insert(now_ms);
+            if now_ms - seen_ms < GRACE_MS {
+                return true;
+            }
+            let chunk = chunks.iter().find(|chunk| chunk.offset == place.chunk.0);
+            free.push((entry.block, chunk.map_or(ChunkPurpose::General, |chunk| chunk.purpose)));
+            false
+        });
+        free
+    }
+
+    /// Takes down what a verb of `client` did. `node` is as it is after it.
+    pub(super) fn touched(&mut self, client: usize, touch: &Touch, region: &Region) -> Result<(), Violation> {
+        if touch.refused {
+            let detail = format!("client {client}'s {:?} at {:#x} was refused", touch.kind, touch.offset);
+            return Err(Violation::new(Promise::Grant, detail));
+        }
+        match touch.kind {
+            VerbKind::Read => Ok(()),
+            VerbKind::Write => self.written(client, touch, region),
+            VerbKind::CompareSwap | VerbKind::FetchAdd => self.swapped(client, touch, region),
+        }
+    }
+
+    fn written(&mut self, client: usize, touch: &Touch, region: &Region) -> Result<(), Violation> {
+        let place = Offset(touch.offset);
+        let outside = || {
+            let detail = format!("client {client} WRITEs {} bytes at {place}", touch.bytes);
+            Err(Violation::new(Promise::Grant, detail))
+        };
+        if !region.superblock.geometry.block_pool_holds(place, touch.bytes) {
+            return outside();
+        }
+        let Some(chunk) = self.chunk(touch.offset).copied() else { return outside() };
+        if touch.bytes == 1 {
+            return self.marked(client, touch);
+        }
+        if chunk.owner != client {
+            return outside();
+        }
+        match self.entry(place) {
+            Some(entry) if entry.used != Use::Written => {
+                let detail = format!("client {client} WRITEs block {place}, which is {:?}", entry.used);
+                Err(Violation::new(Promise::Blocks, detail))
+            }
+            // It is named when a CAS publishes it.
+            _ => Ok(()),
+        }
+    }
+
+    fn marked(&mut self, client: usize, touch: &Touch) -> Result<(), Violation> {
+        let broken = |detail: String| Err(Violation::new(Promise::Marks, detail));
+        let Some(entry) = self.blocks.iter_mut().find(|entry| {
+            BlockPlace::of(entry.block.offset, entry.block.class)
+                .is_some_and(|place| place.chunk.0 + u64::from(place.index) == touch.offset)
+        }) else {
+            return broken(format!("client {client} marks {:#x}, which no block in use has", touch.offset));
+        };
+        let block = entry.block;
+        if entry.used != Use::Unlinked(client) {
+            return broken(format!("client {client} marks {block:?}, which is {:?}", entry.used));
+        }
+        if touch.new != u64::from(block.version.0) {
+            return broken(format!("client {client} marks {block:?} with {}", touch.new));
+        }
+        if std::mem::replace(&mut entry.marked, true) {
+            return broken(format!("client {client} marks {block:?} again"));
+        }
+        Ok(())
+    }
+
+    fn swapped(&mut self, client: usize, touch: &Touch, region: &Region) -> Result<(), Violation> {
+        let slot = Offset(touch.offset);
+        let geometry = &region.superblock.geometry;
+        let Some((bucket, number)) = slot_of(geometry, slot) else {
+            let detail = format!("client {client}'s atomic at {slot}, which is no slot");
+            return Err(Violation::new(Promise::Grant, detail));
+        };
+        if !touch.changed {
+            return Ok(());
+        }
+        let (old, new) = (SlotWord::from_bits(touch.old), SlotWord::from_bits(touch.new));
+        let (SlotState::Live(block) | SlotState::Deleted(block)) = new.state() else {
+            return Err(transition(client, slot, old, new));
+        };
+        let legal = match (old.state(), new.state()) {
+            (SlotState::Empty, SlotState::Live(_)) => true,
+            (SlotState::Live(_), _) | (SlotState::Deleted(_), SlotState::Live(_)) => true,
+            _ => false,
+        };
+        if !legal {
+            return Err(transition(client, slot, old, new));
+        }
+        let key = self.published(client, slot, new, block, region)?;
+        match self.bound.iter().find(|entry| entry.0 == slot) {
+            Some((_, owner)) if *owner != key => {
+                let detail = format!("slot {slot} of {owner:?} is given to {key:?} by client {client}");
+                return Err(Violation::new(Promise::Binding, detail));
+            }
+            Some(_) => {}
+            None => self.bind(client, slot, key, bucket, number, region)?,
+        }
+        if let SlotState::Live(unlinked) | SlotState::Deleted(unlinked) = old.state()
+            && let Some(entry) = self.entry(unlinked.offset)
+        {
+            entry.used = Use::Unlinked(client);
+        }
+        Ok(())
+    }
+
+    /// The block that a word names from now on; gives its key.
+    fn published(
+        &mut self,
+        client: usize,
+        slot: Offset,
+        word: SlotWord,
+        block: BlockRef,
+        region: &Region,
+    ) -> Result<Key, Violation> {
+        let broken = |detail: String| Err(Violation::new(Promise::Blocks, detail));
+        let chunk = self.chunk(block.offset.0).copied();
+        if chunk.is_none_or(|chunk| chunk.owner != client) {
+            return broken(format!("client {client} publishes {block:?}, which is not its own"));
+        }
+        let mut bytes = [0; 256];
+        let bytes = &mut bytes[..block.class.bytes() as usize];
+        region.node.read(block.offset, bytes);
+        let parsed = match Block::parse(bytes, block) {
+            Ok(parsed) => parsed,
+            Err(error) => return broken(format!("client {client} publishes {block:?}: {error}")),
+        };
+        let Some(key) = region.key_of(parsed.key) else {
+            return broken(format!("client {client} publishes {block:?} of an unknown key"));
+        };
+        if region.hash(key).tag() != word.tag() {
+            return broken(format!("slot {slot}'s tag is not that of {key:?}"));
+        }
+        match self.entry(block.offset) {
+            Some(entry) if entry.used != Use::Written => {
+                let used = entry.used;
+                broken(format!("client {client} publishes {block:?}, which is {used:?}"))
+            }
+            Some(entry) => {
+                *entry = Entry { block, owner: client, used: Use::Published, marked: false, seen_ms: None };
+                Ok(key)
+            }
+            None => {
+                let (used, marked, seen_ms) = (Use::Published, false, None);
+                self.blocks.push(Entry { block, owner: client, used, marked, seen_ms });
+                Ok(key)
+            }
+        }
+    }
+
+    fn bind(
+        &mut self,
+        client: usize,
+        slot: Offset,
+        key: Key,
+        bucket: Offset,
+        number: usize,
+        region: &Region,
+    ) -> Result<(), Violation> {
+        let mut bytes = [0; BUCKET_BYTES as usize];
+        region.node.read(bucket, &mut bytes);
+        let words = Bucket::parse(&bytes);
+        if !words.header.serves(region.hash(key)) {
+            let detail = format!("client {client} inserts {key:?} into {bucket}, which does not serve it");
+            return Err(Violation::new(Promise::Binding, detail));
+        }
+        if let Some(empty) = words.slots[..number].iter().position(|word| *word == SlotWord::EMPTY) {
+            let detail = format!("client {client} takes slot {number} of {bucket}; slot {empty} is EMPTY");
+            return Err(Violation::new(Promise::Order, detail));
+        }
+        let end = bucket.plus(BUCKET_BYTES);
+        let twice = self
+            .bound
+            .iter()
+            .find(|entry| entry.1 == key && entry.0 > bucket && entry.0 < end && entry.0 != slot);
+        if let Some((other, _)) = twice {
+            let detail = format!("client {client} gives {key:?} slot {slot}; it has {other}");
+            return Err(Violation::new(Promise::Binding, detail));
+        }
+        self.bound.push((slot, key));
+        Ok(())
+    }
+
+    /// At the end, when every verb has executed: what is unlinked is marked, unless whoever had to was prevented.
+    pub(super) fn balance(&self) -> Result<(), Violation> {
+        for entry in &self.blocks {
+            if let Use::Unlinked(client) = entry.used
+                && !entry.marked
+                && !self.excused.contains(&client)
+            {
+                let detail = format!("client {client} unlinked {:?} and never marked it", entry.block);
+                return Err(Violation::new(Promise::Marks, detail));
+            }
+            if entry.used == Use::Published && entry.marked {
+                let detail = format!("{:?} is marked and in use", entry.block);
+                return Err(Violation::new(Promise::Marks, detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks of a chunk of `owner` that are in use, to begin behind them.
+    pub(super) fn used_blocks(&self, chunk: u64) -> u32 {
+        let indexes = self.blocks.iter().filter_map(|entry| {
+            let place = BlockPlace::of(entry.block.offset, entry.block.class)?;
+            (place.chunk.0 == chunk).then_some(place.index + 1)
+        });
+        indexes.max().unwrap_or(0)
+    }
+
+    /// Chunks of `owner`, with purpose.
+    pub(super) fn chunks_of(&self, owner: usize) -> Vec<(u64, ChunkPurpose)> {
+        let own = self.chunks.iter().filter(|chunk| chunk.owner == owner);
+        own.map(|chunk| (chunk.offset, chunk.purpose)).collect()
+    }
+
+    /// The class of a chunk with blocks in use.
+    pub(super) fn class_of(&self, chunk: u64) -> Option<u8> {
+        let shape_holds = |entry: &&Entry| {
+            let start = entry.block.offset.0 - entry.block.offset.0 % CHUNK_BYTES;
+            start == chunk && chunk_shape(entry.block.class).block_count > 0
+        };
+        self.blocks.iter().find(shape_holds).map(|entry| entry.block.class.index())
+    }
+}
+
+fn transition(client: usize, slot: Offset, old: SlotWord, new: SlotWord) -> Violation {
+    Violation::new(Promise::Transition, format!("client {client} takes slot {slot} from {old:?} to {new:?}"))
+}
+
+/// The bucket and number of a slot, if there is one at that place.
+pub(super) fn slot_of(geometry: &Geometry, slot: Offset) -> Option<(Offset, usize)> {
+    let pool_end = geometry.block_pool_offset;
+    let within = slot.0.checked_sub(geometry.segment_pool_offset.0)?;
+    let at = (within % BUCKET_BYTES).checked_sub(BUCKET_HEADER_BYTES)?;
+    let number = (at / 8) as usize;
+    (slot < pool_end && at.is_multiple_of(8) && number < SLOTS_PER_BUCKET)
+        .then(|| (Offset(slot.0 - slot.0 % BUCKET_BYTES), number))
+}
