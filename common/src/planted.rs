@@ -252,6 +252,10 @@ faults! {
     StaleReplaced [VersionKept]: "a conclusion older than half the grace period is thrown away",
         "reuse after grace; twins, one present; an insert of the other stopped before its READ of the block, a put over \
          the first, the block reused for the other's key by a put that is not yet published";
+    /// ⚑ An insert claims against a rival however long ago it read the slots.
+    StaleClaimed [VersionKept]: "a conclusion older than half the grace period is thrown away",
+        "reuse after grace; twins, two inserts; the loser stopped before its READ of the rival's block, a put over the \
+         rival's key, the block reused for the loser's key by a put that is not yet published";
     /// The clock begins to run when the blocks are read, not the slot.
     ClockRestarted [VersionKept]: "the age of a conclusion counts from when the slot's READ was posted",
         "as for the stale conclusions, stopped between the bucket's reply and the READ of the block";

@@ -400,9 +400,13 @@ impl<'a> Change<'a> {
     ) -> Step<Changed> {
         match prove(reply, rival.block, self.key) {
             Proof::Other if !is_planted(Fault::RivalKeyNotCompared) => self.insert(context, scan),
-            Proof::Own(_) | Proof::Other if self.may_claim(rival.word) => {
+            Proof::Own(_) | Proof::Other
+                if self.may_claim(rival.word)
+                    && !context.is_stale(self.route.posted_ms, Fault::StaleClaimed) =>
+            {
                 self.overwritten(context, SlotWord::EMPTY)
             }
+            // It has to win, or is too old to be believed and starts again.
             Proof::Own(_) | Proof::Other => self.replace(context, rival),
             Proof::Nothing => match self.unfit.see(rival) {
                 Ok(()) => self.restart(context),
