@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 
 use sidestep_common::layout::{BlockPlace, BlockRef, Geometry, Offset, SizeClass, Version, chunk_shape};
+use sidestep_common::planted::{Fault, is_planted};
 use sidestep_common::wire::{ChunkGrant, ChunkPurpose, ChunkTail};
 
 /// The rest of a chunk whose blocks were never used.
@@ -38,13 +39,16 @@ impl ClassMemory {
     #[inline]
     fn take(&mut self, class: SizeClass) -> Option<BlockRef> {
         if let Some(block) = self.spare.pop() {
+            if is_planted(Fault::SpareHandedTwice) {
+                self.spare.push(block);
+            }
             return Some(block);
         }
         let fresh = self.fresh.front_mut()?;
         let place = BlockPlace { chunk: fresh.chunk, index: fresh.next_index };
         let block = place.block(class, fresh.version);
-        fresh.next_index += 1;
-        if fresh.next_index == fresh.block_count {
+        fresh.next_index += u32::from(!is_planted(Fault::FreshHandedTwice));
+        if fresh.next_index == fresh.block_count && !is_planted(Fault::ChunkEndIgnored) {
             self.fresh.pop_front();
         }
         Some(block)

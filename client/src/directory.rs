@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sidestep_common::layout::DirectoryWord;
+use sidestep_common::planted::{Fault, is_planted};
 
 /// The copy.
 #[derive(Debug)]
@@ -36,7 +37,10 @@ impl Directory {
 
     /// Learns a word of entry `index` that was just read, unless a newer one is known.
     pub fn learn(&self, index: u64, word: DirectoryWord) {
-        let newer = |bits: u64| word.is_newer_than(DirectoryWord::from_bits(bits)).then_some(word.to_bits());
+        let newer = |bits: u64| {
+            let is_newer = word.is_newer_than(DirectoryWord::from_bits(bits));
+            (is_newer || is_planted(Fault::OlderDirectoryLearned)).then_some(word.to_bits())
+        };
         // An error says that what is known is as new; that is fine.
         let _ = self.words[index as usize].fetch_update(Ordering::AcqRel, Ordering::Acquire, newer);
     }

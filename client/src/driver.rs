@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use crate::backoff::Backoff;
 use crate::clock::{Deadline, now_ms};
 use crate::error::Error;
-use crate::operation::outcome::effect_of;
+use crate::operation::outcome::{effect_of, may_release};
 use crate::operation::{Action, Context, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step};
 use crate::statistics::Tally;
 use crate::trace::{Tracer, swap_outcome};
@@ -456,7 +456,7 @@ impl Driver {
             }
             // Without a batch out, the CAS (if one was planned) was never posted, or is known to have failed.
             let cas = one.batch.and_then(|_| operation.pending_cas());
-            if one.batch.is_none() {
+            if may_release(one.batch.is_some()) {
                 operation.release(&mut ground.context(now_ms()));
             }
             let result = Err(match halt {

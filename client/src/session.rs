@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::link::{Joiner, Link, Shared, may_pass, unexpected};
 use crate::operation::change::{Change, Changed};
 use crate::operation::get::{Found, Get};
-use crate::operation::outcome::{Verdict, verdict};
+use crate::operation::outcome::{Verdict, effect_of_timeout, verdict};
 use crate::operation::resolve::Resolve;
 use crate::operation::{Operation, PendingCas};
 use crate::statistics::{Counters, Ending, Kind, Statistics, Tally};
@@ -344,7 +344,7 @@ impl Session {
                 }
                 Err(Stop::Error(error)) => return Err(error),
                 Err(Stop::Timeout(cas)) => {
-                    let effect = if cas.is_some() { Effect::Unknown } else { Effect::No };
+                    let effect = effect_of_timeout(cas);
                     return Err(self.timed_out(deadline, "waiting for the memory node", effect));
                 }
                 Err(Stop::Failed(failure, cas, effect)) => (failure, cas, effect),

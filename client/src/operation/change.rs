@@ -21,8 +21,9 @@
 use sidestep_common::fabric::Reply;
 use sidestep_common::hash::KeyHash;
 use sidestep_common::layout::{
-    BlockHeader, BlockMeta, BlockRef, SLOTS_PER_BUCKET, SizeClass, SlotState, SlotWord,
+    BlockHeader, BlockMeta, BlockRef, CHUNK_BYTES, SLOTS_PER_BUCKET, SizeClass, SlotState, SlotWord,
 };
+use sidestep_common::planted::{Fault, is_planted};
 use sidestep_common::wire::ChunkPurpose;
 use smallvec::SmallVec;
 
@@ -115,6 +116,9 @@ impl<'a> Change<'a> {
     fn desired(&self, block: BlockRef) -> SlotWord {
         match self.kind {
             Kind::Put => SlotWord::live(self.route.hash.tag(), block, true),
+            Kind::Delete if is_planted(Fault::DeleteWritesLive) => {
+                SlotWord::live(self.route.hash.tag(), block, false)
+            }
             Kind::Delete => SlotWord::deleted(self.route.hash.tag(), block, false),
         }
     }
@@ -140,11 +144,14 @@ impl<'a> Change<'a> {
 
     /// The WRITE of the block, if it wasn't posted yet.
     fn write_block(&mut self, context: &mut Context<'_>, block: BlockRef) -> Option<PlannedVerb> {
-        if std::mem::replace(&mut self.written, true) {
+        // With that planted, the WRITE goes out behind the CAS, for which the state has been left already.
+        let is_early = is_planted(Fault::PublishedBeforeWritten) && matches!(self.state, State::Start);
+        if is_early || std::mem::replace(&mut self.written, true) {
             return None;
         }
-        let meta = BlockMeta { write_id: context.write_ids.next(), expiry_tick: 0, user_flags: 0 };
-        let header = BlockHeader::new(block, meta, self.key, self.value);
+        let named = if is_planted(Fault::VersionOfBlockWrong) { block.version.next() } else { block.version };
+        let meta = BlockMeta { write_id: context.write_ids.next_id(), expiry_tick: 0, user_flags: 0 };
+        let header = BlockHeader::new(BlockRef { version: named, ..block }, meta, self.key, self.value);
         Some(PlannedVerb { subject: "block", remote: block.offset, action: Action::WriteBlock(header) })
     }
 
@@ -177,35 +184,55 @@ impl<'a> Change<'a> {
 
     /// Over without a CAS of ours in effect: the block was never published, so it can be used again at once.
     fn end(&mut self, context: &mut Context<'_>, result: Result<Changed, OperationError>) -> Step<Changed> {
-        self.release(context);
+        if !is_planted(Fault::UnpublishedLost) {
+            self.release(context);
+        }
         Step::Done(result, None)
     }
 
     /// Over with our CAS in effect: the block is published, and the one that it replaced is freed.
-    fn won(&mut self, replaced: SlotWord) -> Step<Changed> {
-        self.block = None;
-        let changed = match self.kind {
-            Kind::Put => Changed::Stored,
-            Kind::Delete => Changed::Deleted,
+    fn won(&mut self, context: &mut Context<'_>, replaced: SlotWord) -> Step<Changed> {
+        let mark = match self.block {
+            Some(published) if is_planted(Fault::NewBlockMarked) => mark_free(self.desired(published)),
+            _ => mark_free(replaced),
         };
-        Step::Done(Ok(changed), mark_free(replaced))
+        if is_planted(Fault::PublishedGivenBack) {
+            self.release(context);
+        }
+        self.block = None;
+        Step::Done(Ok(self.effect()), mark)
     }
 
-    /// A blind put that lost to a blind word of its own key was overwritten the moment it happened.
-    fn overwritten(&mut self, context: &mut Context<'_>) -> Step<Changed> {
-        self.end(context, Ok(Changed::Stored))
+    /// A blind put that lost to a blind word of its own key was overwritten the moment it happened, when its slot held
+    /// `expected`.
+    fn overwritten(&mut self, context: &mut Context<'_>, expected: SlotWord) -> Step<Changed> {
+        match self.end(context, Ok(self.effect())) {
+            Step::Done(result, _) if is_planted(Fault::LoserMarks) => Step::Done(result, mark_free(expected)),
+            done => done,
+        }
+    }
+
+    /// What is said of it once it happened.
+    const fn effect(&self) -> Changed {
+        match self.kind {
+            Kind::Put => Changed::Stored,
+            Kind::Delete => Changed::Deleted,
+        }
     }
 
     /// ⚑ Only blind against blind may claim.
     fn may_claim(&self, lost_to: SlotWord) -> bool {
-        self.kind == Kind::Put && lost_to.is_blind()
+        let is_blind = self.kind == Kind::Put || is_planted(Fault::DeleteClaims);
+        is_blind && (lost_to.is_blind() || is_planted(Fault::ClaimsAgainstAnyWord))
     }
 
     /// The bucket is here: decide which blocks must be looked at.
     fn judge_bucket(&mut self, context: &mut Context<'_>, replies: &[Reply]) -> Step<Changed> {
         let bucket = bucket_of(replies.first());
-        if self.route.judge(&bucket) != Header::Open {
-            return self.refresh(context);
+        match self.route.judge(&bucket) {
+            Header::Open => {}
+            Header::Sealed if is_planted(Fault::SealedTrustedByChange) => {}
+            Header::Sealed | Header::Foreign => return self.refresh(context),
         }
         let scan = Scan::of(&bucket, self.route.hash.tag());
         if let Some(slot) = scan.malformed {
@@ -214,7 +241,9 @@ impl<'a> Change<'a> {
             return self.end(context, Err(OperationError::Corrupt { offset, what }));
         }
         // ⚑ CLOSED is neither EMPTY nor occupied: a rebuild has begun, start over with a fresh directory.
-        if scan.saw_closed || !scan.moved.is_empty() {
+        let saw_closed = scan.saw_closed && !is_planted(Fault::ClosedPassedOver);
+        let saw_moved = !scan.moved.is_empty() && !is_planted(Fault::MovedMissedByChange);
+        if saw_closed || saw_moved {
             return self.refresh(context);
         }
         self.verify(context, scan)
@@ -223,7 +252,10 @@ impl<'a> Change<'a> {
     /// Reads the blocks of all slots that may hold the key.
     fn verify(&mut self, context: &mut Context<'_>, scan: Scan) -> Step<Changed> {
         let mut candidates: SmallVec<[Candidate; 4]> = scan.live.iter().copied().collect();
-        if self.kind == Kind::Put {
+        if is_planted(Fault::ClockRestarted) {
+            self.route.posted_ms = context.now_ms;
+        }
+        if self.kind == Kind::Put && !is_planted(Fault::DeletedNotExamined) {
             // A deleted key's slot is taken up again by the same key only, so it must be found.
             candidates.extend(scan.deleted.iter().copied());
         }
@@ -276,38 +308,56 @@ impl<'a> Change<'a> {
     fn none_own(&mut self, context: &mut Context<'_>, scan: Scan) -> Step<Changed> {
         match self.kind {
             Kind::Put => self.insert(context, scan),
-            Kind::Delete if context.is_stale(self.route.posted_ms) => self.restart(context),
+            Kind::Delete if context.is_stale(self.route.posted_ms, Fault::StaleAbsentDeleted) => {
+                self.restart(context)
+            }
             Kind::Delete => self.end(context, Ok(Changed::Absent)),
         }
     }
 
     /// CAS of the first EMPTY slot that is left.
     fn insert(&mut self, context: &mut Context<'_>, mut scan: Scan) -> Step<Changed> {
-        if context.is_stale(self.route.posted_ms) {
+        if context.is_stale(self.route.posted_ms, Fault::StaleInserted) {
             return self.restart(context);
         }
+        if is_planted(Fault::AnyEmptySlot)
+            && scan.empty.count_ones() > 1
+            && self.block.is_some_and(|block| block.offset.0 / CHUNK_BYTES % 2 == 1)
+        {
+            scan.take_first_empty();
+        }
         match scan.take_first_empty() {
-            Some(slot) => self.cas(slot, SlotWord::EMPTY, State::Insert(slot, scan)),
+            Some(slot) => self.cas(context, slot, SlotWord::EMPTY, State::Insert(slot, scan)),
             None => self.end(context, Err(OperationError::BucketFull { slots: SLOTS_PER_BUCKET })),
         }
     }
 
     /// CAS of the key's own slot.
     fn replace(&mut self, context: &mut Context<'_>, own: Candidate) -> Step<Changed> {
-        if context.is_stale(self.route.posted_ms) {
+        if context.is_stale(self.route.posted_ms, Fault::StaleReplaced) {
             return self.restart(context);
         }
-        self.cas(own.slot, own.word, State::Replace(own))
+        self.cas(context, own.slot, own.word, State::Replace(own))
     }
 
-    fn cas(&mut self, slot: usize, expected: SlotWord, state: State) -> Step<Changed> {
+    fn cas(
+        &mut self,
+        context: &mut Context<'_>,
+        slot: usize,
+        expected: SlotWord,
+        state: State,
+    ) -> Step<Changed> {
         let Some(block) = self.block else { unreachable!("a CAS without a block to publish") };
         self.state = state;
-        Step::Post(Plan::from_iter([PlannedVerb {
+        let mut plan = Plan::from_iter([PlannedVerb {
             subject: "slot",
             remote: self.route.slot_offset(slot),
             action: Action::CompareSwap { expected: expected.bits(), desired: self.desired(block).bits() },
-        }]))
+        }]);
+        if is_planted(Fault::PublishedBeforeWritten) {
+            plan.extend(self.write_block(context, block));
+        }
+        Step::Post(plan)
     }
 
     /// The CAS of an EMPTY slot came back.
@@ -319,12 +369,15 @@ impl<'a> Change<'a> {
         old: SlotWord,
     ) -> Step<Changed> {
         let block = match old.state() {
-            SlotState::Empty => return self.won(old),
+            SlotState::Empty => return self.won(context, old),
+            SlotState::Live(_) if is_planted(Fault::LostSlotClaimed) => {
+                return self.overwritten(context, SlotWord::EMPTY);
+            }
             SlotState::Live(block) | SlotState::Deleted(block) => block,
             SlotState::Closed | SlotState::Moved(_) => return self.refresh(context),
             SlotState::Malformed => return self.malformed(context, slot),
         };
-        if old.tag() != self.route.hash.tag() {
+        if old.tag() != self.route.hash.tag() || is_planted(Fault::RivalPassedOver) {
             return self.insert(context, scan);
         }
         // A rival with our tag was first: our key, or another?
@@ -346,9 +399,15 @@ impl<'a> Change<'a> {
         reply: &Reply,
     ) -> Step<Changed> {
         match prove(reply, rival.block, self.key) {
-            Proof::Own(_) if self.may_claim(rival.word) => self.overwritten(context),
-            Proof::Own(_) => self.replace(context, rival),
-            Proof::Other => self.insert(context, scan),
+            Proof::Other if !is_planted(Fault::RivalKeyNotCompared) => self.insert(context, scan),
+            Proof::Own(_) | Proof::Other
+                if self.may_claim(rival.word)
+                    && !context.is_stale(self.route.posted_ms, Fault::StaleClaimed) =>
+            {
+                self.overwritten(context, SlotWord::EMPTY)
+            }
+            // It has to win, or is too old to be believed and starts again.
+            Proof::Own(_) | Proof::Other => self.replace(context, rival),
             Proof::Nothing => match self.unfit.see(rival) {
                 Ok(()) => self.restart(context),
                 Err(error) => self.end(context, Err(error)),
@@ -358,22 +417,32 @@ impl<'a> Change<'a> {
 
     /// The CAS of the key's own slot came back.
     fn replaced(&mut self, context: &mut Context<'_>, own: Candidate, old: SlotWord) -> Step<Changed> {
-        if old == own.word {
-            return self.won(old);
+        let unchecked = match self.kind {
+            Kind::Put => Fault::LostPutTakenForWon,
+            Kind::Delete => Fault::LostDeleteTakenForWon,
+        };
+        if old == own.word || is_planted(unchecked) {
+            return self.won(context, old);
         }
-        let rival = match old.state() {
-            SlotState::Live(block) | SlotState::Deleted(block) => {
-                Candidate { slot: own.slot, word: old, block }
-            }
+        let block = match old.state() {
+            SlotState::Live(block) | SlotState::Deleted(block) => block,
+            SlotState::Moved(block) if is_planted(Fault::MovedTakenForNext) => block,
             // Not the next expected word: a rebuild has moved the key.
             SlotState::Empty | SlotState::Closed | SlotState::Moved(_) => return self.refresh(context),
             SlotState::Malformed => return self.malformed(context, own.slot),
         };
         if self.may_claim(old) {
-            return self.overwritten(context);
+            return self.overwritten(context, own.word);
         }
+        let word = if is_planted(Fault::LostSwapRepeated) { own.word } else { old };
+        let rival = Candidate { slot: own.slot, word, block };
         match (self.kind, old.state()) {
-            (Kind::Delete, SlotState::Deleted(_)) => self.end(context, Ok(Changed::Absent)),
+            (Kind::Delete, SlotState::Deleted(_)) if !is_planted(Fault::DeleteLostToDeletedGoesOn) => {
+                self.end(context, Ok(Changed::Absent))
+            }
+            (Kind::Delete, SlotState::Live(_)) if is_planted(Fault::DeleteLostToLiveGivesUp) => {
+                self.end(context, Ok(Changed::Absent))
+            }
             _ => match check_place(context.superblock, self.route.slot_offset(own.slot), rival.block) {
                 Ok(()) => {
                     self.restarts += 1;

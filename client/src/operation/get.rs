@@ -19,6 +19,7 @@ use std::ops::Range;
 use sidestep_common::fabric::Reply;
 use sidestep_common::hash::KeyHash;
 use sidestep_common::layout::{BLOCK_HEADER_BYTES, BlockMeta};
+use sidestep_common::planted::{Fault, is_planted};
 use smallvec::SmallVec;
 
 use super::route::{Header, Route, bucket_of};
@@ -87,7 +88,15 @@ impl<'a> Get<'a> {
     /// The words are valid: read the blocks of the slots that may hold the key.
     fn follow(&mut self, context: &Context<'_>, scan: Scan) -> Step<Option<Found>> {
         let mut candidates = scan.live;
-        candidates.extend(scan.moved);
+        if !is_planted(Fault::MovedMissedByGet) {
+            candidates.extend(scan.moved);
+        }
+        if is_planted(Fault::DeletedTakenForValue) {
+            candidates.extend(scan.deleted);
+        }
+        if is_planted(Fault::ClockRestarted) {
+            self.route.posted_ms = context.now_ms;
+        }
         if candidates.is_empty() {
             return self.absent(context, scan.malformed);
         }
@@ -104,7 +113,7 @@ impl<'a> Get<'a> {
     }
 
     fn absent(&mut self, context: &Context<'_>, malformed: Option<usize>) -> Step<Option<Found>> {
-        if context.is_stale(self.route.posted_ms) {
+        if context.is_stale(self.route.posted_ms, Fault::StaleAbsentReturned) {
             return self.restart(context);
         }
         Step::Done(
@@ -129,10 +138,14 @@ impl<'a> Get<'a> {
         let mut unfit = None;
         for (at, (candidate, reply)) in candidates.iter().zip(replies).enumerate() {
             match prove(reply, candidate.block, self.key) {
-                Proof::Own(_) if context.is_stale(self.route.posted_ms) => return self.restart(context),
+                Proof::Own(_) if context.is_stale(self.route.posted_ms, Fault::StaleValueReturned) => {
+                    return self.restart(context);
+                }
                 Proof::Own(block) => {
                     let start = BLOCK_HEADER_BYTES + block.key.len();
-                    let value = start..start + block.value.len();
+                    let bytes =
+                        block.value.len().saturating_sub(usize::from(is_planted(Fault::ValueCutShort)));
+                    let value = start..start + bytes;
                     return Step::Done(Ok(Some(Found { reply: at, value, meta: block.meta })), None);
                 }
                 Proof::Other => {}
@@ -157,11 +170,13 @@ impl Operation for Get<'_> {
                 let bucket = bucket_of(replies.first());
                 match self.route.judge(&bucket) {
                     Header::Foreign => self.refresh(context, State::Directory),
-                    Header::Sealed => {
+                    Header::Sealed if !is_planted(Fault::SealedTrustedByGet) => {
                         let scan = Scan::of(&bucket, self.route.hash.tag());
                         self.refresh(context, State::Sealed(scan))
                     }
-                    Header::Open => self.follow(context, Scan::of(&bucket, self.route.hash.tag())),
+                    Header::Sealed | Header::Open => {
+                        self.follow(context, Scan::of(&bucket, self.route.hash.tag()))
+                    }
                 }
             }
             State::Directory => {

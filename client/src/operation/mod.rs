@@ -27,6 +27,7 @@ mod tests;
 
 use sidestep_common::fabric::Reply;
 use sidestep_common::layout::{Offset, SizeClass, Superblock, WriteId};
+use sidestep_common::planted::{Fault, is_planted};
 use sidestep_common::wire::ChunkPurpose;
 
 pub use plan::{Action, Plan, PlannedVerb};
@@ -65,9 +66,9 @@ pub struct Context<'a> {
 
 impl Context<'_> {
     /// ⚑ Whether what was concluded from a slot READ posted at `posted_ms` is too old to be used: more than half
-    /// of the grace period has passed, so the blocks seen may have been reused.
-    fn is_stale(&self, posted_ms: u64) -> bool {
-        self.now_ms.saturating_sub(posted_ms) > self.superblock.grace_ms / 2
+    /// of the grace period has passed, so the blocks seen may have been reused. `omission` is the mistake of not asking.
+    fn is_stale(&self, posted_ms: u64, omission: Fault) -> bool {
+        self.now_ms.saturating_sub(posted_ms) > self.superblock.grace_ms / 2 && !is_planted(omission)
     }
 }
 
@@ -86,8 +87,8 @@ impl WriteIds {
     }
 
     /// The next one.
-    pub const fn next(&mut self) -> WriteId {
-        self.sequence += 1;
+    pub fn next_id(&mut self) -> WriteId {
+        self.sequence += u64::from(!is_planted(Fault::WriteIdRepeated));
         WriteId::new(self.session, self.sequence)
     }
 }

@@ -11,6 +11,7 @@
 //! ```
 
 use sidestep_common::fabric::{Effect, Failure, FailureKind};
+use sidestep_common::planted::{Fault, is_planted};
 
 use super::PendingCas;
 
@@ -27,20 +28,37 @@ pub enum Verdict {
 
 /// Whether the operation took effect, as far as the failure of its batch tells. Only a CAS changes what others see, so
 /// with none out the answer is no, whatever became of its other verbs.
-pub const fn effect_of(cas: Option<PendingCas>, failure: &Failure) -> Effect {
+pub fn effect_of(cas: Option<PendingCas>, failure: &Failure) -> Effect {
     match cas {
-        Some(_) => failure.effect,
-        None => Effect::No,
+        Some(_) if !is_planted(Fault::SwapOutForgotten) => failure.effect,
+        _ => Effect::No,
     }
 }
 
+/// The same for an operation whose time ran out: a CAS that is out may still happen.
+pub fn effect_of_timeout(cas: Option<PendingCas>) -> Effect {
+    match cas {
+        Some(_) if !is_planted(Fault::TimeoutTakenForFailed) => Effect::Unknown,
+        _ => Effect::No,
+    }
+}
+
+/// Whether an operation that ends from outside gives back what it holds: with a batch out, its block may still be
+/// written, or be published already, and stays in limbo.
+pub fn may_release(is_batch_out: bool) -> bool {
+    !is_batch_out || is_planted(Fault::LimboGivenBack)
+}
+
 /// What to do once as much is known of the effect as can be.
-pub const fn verdict(effect: Effect, failure: &Failure) -> Verdict {
+pub fn verdict(effect: Effect, failure: &Failure) -> Verdict {
     // A refused verb would be refused again.
     let refused = matches!(failure.kind, FailureKind::Access(_));
     match effect {
+        Effect::Yes if is_planted(Fault::HappenedRetried) => Verdict::Again,
         Effect::Yes => Verdict::Succeeded,
         Effect::No if !refused => Verdict::Again,
+        Effect::Unknown if is_planted(Fault::UnknownRetried) => Verdict::Again,
+        Effect::Unknown if is_planted(Fault::UnknownReportedFailed) => Verdict::Failed(Effect::No),
         effect => Verdict::Failed(effect),
     }
 }

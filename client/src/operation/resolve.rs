@@ -14,6 +14,7 @@
 
 use sidestep_common::fabric::{Effect, Reply};
 use sidestep_common::layout::{SlotState, SlotWord};
+use sidestep_common::planted::{Fault, is_planted};
 
 use super::scan::mark_free;
 use super::{Action, Context, Operation, PendingCas, Plan, PlannedVerb, Step};
@@ -38,10 +39,12 @@ fn judge(cas: PendingCas, found: SlotWord) -> Effect {
         let word = SlotWord::from_bits(bits);
         found == word || matches!(word.state(), SlotState::Live(_)) && found == word.to_moved()
     };
-    if is(cas.desired) {
+    if is(cas.desired) || is_planted(Fault::ExpectedWordMeansYes) && is(cas.expected) {
         Effect::Yes
-    } else if is(cas.expected) {
+    } else if is(cas.expected) || is_planted(Fault::OtherWordMeansNo) {
         Effect::No
+    } else if is_planted(Fault::OtherWordMeansYes) {
+        Effect::Yes
     } else {
         Effect::Unknown
     }
@@ -62,8 +65,12 @@ impl Operation for Resolve {
         bits.copy_from_slice(&buffer.as_slice()[..8]);
         let effect = judge(self.cas, SlotWord::from_bits(u64::from_le_bytes(bits)));
         // Whoever wins frees what it unlinked, also if it learns late that it won.
-        let mark =
-            (effect == Effect::Yes).then(|| mark_free(SlotWord::from_bits(self.cas.expected))).flatten();
+        let marks = match effect {
+            Effect::Yes => !is_planted(Fault::ResolvedNotMarked),
+            Effect::No => is_planted(Fault::FailedSwapMarked),
+            Effect::Unknown => false,
+        };
+        let mark = marks.then(|| mark_free(SlotWord::from_bits(self.cas.expected))).flatten();
         Step::Done(Ok(effect), mark)
     }
 

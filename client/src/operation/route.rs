@@ -6,6 +6,7 @@
 use sidestep_common::fabric::Reply;
 use sidestep_common::hash::KeyHash;
 use sidestep_common::layout::{BUCKET_BYTES, Bucket, DirectoryWord, Offset};
+use sidestep_common::planted::{Fault, is_planted};
 
 use super::{Action, Context, OperationError, PlannedVerb};
 
@@ -58,7 +59,7 @@ impl Route {
     /// What the header of the bucket read means.
     pub(super) fn judge(&self, bucket: &Bucket) -> Header {
         match bucket.header {
-            header if !header.serves(self.hash) => Header::Foreign,
+            header if !header.serves(self.hash) && !is_planted(Fault::HeaderUnchecked) => Header::Foreign,
             header if header.sealed => Header::Sealed,
             _ => Header::Open,
         }
@@ -82,7 +83,9 @@ impl Route {
         bits.copy_from_slice(&buffer.as_slice()[..8]);
         let word = DirectoryWord::from_bits(u64::from_le_bytes(bits));
         let index = self.hash.directory_index(context.superblock.geometry.directory_bits);
-        context.directory.learn(index, word);
+        if !is_planted(Fault::DirectoryNotLearned) {
+            context.directory.learn(index, word);
+        }
         word == self.word
     }
 

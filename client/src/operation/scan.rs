@@ -8,6 +8,7 @@ use sidestep_common::fabric::Reply;
 use sidestep_common::layout::{
     Block, BlockPlace, BlockRef, Bucket, Offset, SlotState, SlotWord, Superblock, Tag, free_map_offset,
 };
+use sidestep_common::planted::{Fault, is_planted};
 use smallvec::SmallVec;
 
 use super::{Action, OperationError, Plan, PlannedVerb};
@@ -62,7 +63,9 @@ impl Scan {
                 SlotState::Moved(block) if word.tag() == tag => (&mut scan.moved, block),
                 _ => continue,
             };
-            list.0.push(Candidate { slot, word, block: list.1 });
+            if list.0.is_empty() || !is_planted(Fault::SecondTwinIgnored) {
+                list.0.push(Candidate { slot, word, block: list.1 });
+            }
         }
         scan
     }
@@ -73,7 +76,7 @@ impl Scan {
             return None;
         }
         let slot = self.empty.trailing_zeros() as usize;
-        self.empty &= self.empty - 1;
+        self.empty &= if is_planted(Fault::OnlyOneEmptySlot) { 0 } else { self.empty - 1 };
         Some(slot)
     }
 }
@@ -112,10 +115,15 @@ pub(super) fn read_block(
 /// CAS, so there is exactly one such WRITE.
 pub(super) fn mark_free(replaced: SlotWord) -> Option<Plan> {
     let (SlotState::Live(block) | SlotState::Deleted(block)) = replaced.state() else { return None };
+    if is_planted(Fault::NeverMarked) {
+        return None;
+    }
     // The map's place can't be missing: the word was followed, or came from a slot that was checked.
-    let remote = free_map_offset(block)?;
-    let action = Action::WriteByte(block.version.0);
-    Some(Plan::from_iter([PlannedVerb { subject: "free map", remote, action }]))
+    let remote = free_map_offset(block)?.plus(u64::from(is_planted(Fault::NeighbourMarked)));
+    let byte = block.version.0.wrapping_add(u8::from(is_planted(Fault::NextVersionMarked)));
+    let mark = PlannedVerb { subject: "free map", remote, action: Action::WriteByte(byte) };
+    let count = if is_planted(Fault::MarkedTwice) { 2 } else { 1 };
+    Some(Plan::from_elem(mark, count))
 }
 
 /// What the block that a candidate names says of the key.
@@ -133,8 +141,9 @@ pub(super) enum Proof<'a> {
 pub(super) fn prove<'a>(reply: &'a Reply, block: BlockRef, key: &[u8]) -> Proof<'a> {
     let Reply::Read(buffer) = reply else { unreachable!("a block READ brings bytes, not {reply:?}") };
     match Block::parse(buffer.as_slice(), block) {
-        Ok(block) if block.key == key => Proof::Own(block),
+        Ok(block) if block.key == key || is_planted(Fault::KeyNotCompared) => Proof::Own(block),
         Ok(_) => Proof::Other,
+        Err(_) if is_planted(Fault::UnfitTakenForOther) => Proof::Other,
         Err(_) => Proof::Nothing,
     }
 }
@@ -158,7 +167,7 @@ impl UnfitWatch {
         } else {
             *self = Self { word: Some(candidate.word), times: 1 };
         }
-        if self.times >= UNFIT_TIMES_MAX {
+        if self.times >= UNFIT_TIMES_MAX || is_planted(Fault::UnfitTakenForCorrupt) {
             return Err(OperationError::Corrupt {
                 offset: candidate.block.offset,
                 what: "a block does not fit its slot's word, which stays",

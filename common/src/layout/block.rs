@@ -17,6 +17,7 @@
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use super::{BLOCK_UNIT_BYTES, BlockRef, SizeClass, word_at};
+use crate::planted::{Fault, is_planted};
 
 /// Bytes of a block's header.
 pub const BLOCK_HEADER_BYTES: usize = 40;
@@ -117,8 +118,9 @@ impl BlockHeader {
 }
 
 /// A checksum is bound to the place: a block copied elsewhere, or read under another version, doesn't fit.
-const fn checksum_seed(place: BlockRef) -> u64 {
-    (place.offset.0 / BLOCK_UNIT_BYTES) << 8 | place.version.0 as u64
+fn checksum_seed(place: BlockRef) -> u64 {
+    let version = if is_planted(Fault::ChecksumWithoutVersion) { 0 } else { place.version.0 };
+    (place.offset.0 / BLOCK_UNIT_BYTES) << 8 | u64::from(version)
 }
 
 /// Why bytes are not the block that a slot word names. Each means: read the slot again.
@@ -178,7 +180,7 @@ impl<'a> Block<'a> {
         let key_bytes = (lengths & 0xffff) as usize;
         let version = (lengths >> 16) as u8;
         let value_bytes = (lengths >> 32) as usize;
-        if version != place.version.0 {
+        if version != place.version.0 && !is_planted(Fault::VersionUnchecked) {
             return Err(BlockError::Version { expected: place.version.0, found: version });
         }
         if key_bytes > KEY_BYTES_MAX
@@ -188,7 +190,8 @@ impl<'a> Block<'a> {
             return Err(unfit(key_bytes, value_bytes));
         }
         let end = BLOCK_HEADER_BYTES + key_bytes + value_bytes;
-        if xxh3_64_with_seed(&bytes[CHECKSUM_BYTES..end], checksum_seed(place)) != word_at(bytes, 0) {
+        let checksum = xxh3_64_with_seed(&bytes[CHECKSUM_BYTES..end], checksum_seed(place));
+        if checksum != word_at(bytes, 0) && !is_planted(Fault::ChecksumUnchecked) {
             return Err(BlockError::Checksum);
         }
         Ok(Self {

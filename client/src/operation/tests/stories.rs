@@ -197,6 +197,36 @@ fn conclusions_older_than_half_the_grace_period_are_thrown_away() {
     }
 }
 
+/// An insert loses its slot to a key with its tag, and is stopped for longer than the grace period before it reads that
+/// rival's block. Meanwhile the block is unlinked, and its memory written for the insert's own key by somebody who dies
+/// before publishing it, with a version that has come round. It fits, but what it proves is too old: whoever took the
+/// rival for its own key's would claim to be overwritten, and the key would never be there.
+#[test]
+fn an_insert_claims_against_no_rival_of_long_ago() {
+    let (mut world, mut actor, mut rival) = (World::new(), Actor::new(1), Actor::new(2));
+    let twin = colliding(&world, b"k", 1, true).remove(0);
+    let mut put = Running::new(Call::Put(b"k", b"v"));
+    for _ in 0..2 {
+        put.verb(&mut world, &mut actor);
+    }
+    alone(&mut world, &mut rival, Call::Put(&twin, b"twin"));
+    let SlotState::Live(block) = world.slot_words(b"k")[0].state() else { panic!() };
+    put.verb(&mut world, &mut actor);
+    alone(&mut world, &mut rival, Call::Put(&twin, b"again"));
+    world.now_ms += world.superblock.grace_ms + 1;
+    rival.allocator.give_back(block, General);
+    let mut never_published = Running::new(Call::Put(b"k", b"never"));
+    for _ in 0..2 {
+        never_published.verb(&mut world, &mut rival);
+    }
+    while !put.is_over() {
+        put.verb(&mut world, &mut actor);
+    }
+    assert_eq!(put.answer, Some(Answer::Stored));
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")).0, value(b"v"));
+    world.check_bucket(b"k");
+}
+
 /// The directory names a segment that serves other keys now: one READ of the directory word puts that right.
 #[test]
 fn an_old_directory_costs_one_read() {
