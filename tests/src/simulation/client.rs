@@ -305,7 +305,9 @@ impl Client {
 
     /// The time of the call under way is up: it ends with its verbs out.
     pub(super) fn time_out(&mut self) -> End {
-        let end = if self.has_cas() { End::Unknown } else { End::Nothing };
+        // A CAS whose fate was being looked for stays what it was: unknown.
+        let is_resolving = matches!(self.machine, Some(Machine::Resolve(..)));
+        let end = if self.has_cas() || is_resolving { End::Unknown } else { End::Nothing };
         self.end();
         end
     }

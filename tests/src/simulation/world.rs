@@ -906,6 +906,16 @@ impl<'r> World<'r> {
     }
 }
 
+impl Drop for World<'_> {
+    /// The region is as it was before this world.
+    fn drop(&mut self) {
+        self.actors.clear();
+        self.region.node.reset();
+        self.region.node.go_back(&self.way_back);
+        self.region.node.mark();
+    }
+}
+
 /// A number below `below`.
 pub(super) fn draw(random: &mut u64, below: usize) -> usize {
     // SplitMix64 (Steele, Lea, Flood 2014).
