@@ -6,8 +6,9 @@
 //! A call begins with its first verb and ends with its last completion: later and earlier would only weaken the order in
 //! time that the checker holds answers against.
 
+use sidestep_client::operation::OperationError;
 use sidestep_common::fabric::sim::{Loss, QueuePairId, Step as NetStep, Touch, WayBack};
-use sidestep_common::layout::{CHUNK_BYTES, SizeClass, chunk_shape};
+use sidestep_common::layout::{BlockRef, CHUNK_BYTES, SLOTS_PER_BUCKET, SizeClass, chunk_shape};
 use sidestep_common::planted::{Fault, is_planted};
 use sidestep_common::wire::{ChunkGrant, ChunkPurpose};
 use smallvec::SmallVec;
@@ -569,7 +570,7 @@ impl<'r> World<'r> {
         let allocator = self.actors[me].client.allocator();
         for (block, purpose) in free {
             let version = block.version.next();
-            allocator.give_back(sidestep_common::layout::BlockRef { version, ..block }, purpose);
+            allocator.give_back(BlockRef { version, ..block }, purpose);
         }
         let maps = self.book.chunks_of(me).into_iter().map(|(chunk, _)| (chunk, 64));
         footprint.reads.extend(maps);
@@ -657,11 +658,9 @@ impl<'r> World<'r> {
             End::Unknown => Fate::Open,
             End::Nothing => Fate::Nothing,
             End::Refused(error) => {
-                let room = sidestep_common::layout::SLOTS_PER_BUCKET
-                    - usize::from(self.story.fillers)
-                    - self.story.keys().len().min(sidestep_common::layout::SLOTS_PER_BUCKET);
-                let is_full = matches!(error, sidestep_client::operation::OperationError::BucketFull { .. });
-                if !is_full || room > 0 {
+                let wanted = usize::from(self.story.fillers) + self.keys.len();
+                let is_full = matches!(error, OperationError::BucketFull { .. });
+                if !is_full || wanted <= SLOTS_PER_BUCKET {
                     let detail = format!("client {me}: {}: {error}", record.call);
                     self.violation.get_or_insert(Violation::new(Promise::Errors, detail));
                 }
