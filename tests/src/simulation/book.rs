@@ -9,7 +9,7 @@ use sidestep_common::layout::{
 };
 use sidestep_common::wire::ChunkPurpose;
 
-use super::region::{GRACE_MS, Key, Region};
+use super::region::{Key, Region};
 use super::violation::{Promise, Violation};
 
 /// A chunk that was granted.
@@ -48,6 +48,10 @@ pub(super) struct Book {
     blocks: Vec<Entry>,
     /// Slots that left EMPTY, with the key that they belong to.
     bound: Vec<(Offset, Key)>,
+    /// Write ids of published blocks.
+    write_ids: Vec<u64>,
+    /// The last CAS of each client: whether it won, and the word that it found.
+    swaps: Vec<(usize, bool, SlotWord)>,
     /// Clients whose marks may be lost: they died, or lost a connection with verbs under way.
     excused: Vec<usize>,
 }
@@ -97,6 +101,7 @@ impl Book {
         &mut self,
         owner: usize,
         now_ms: u64,
+        grace_ms: u64,
         node: &SimNode,
     ) -> Vec<(BlockRef, ChunkPurpose)> {
         let mut free = Vec::new();
@@ -112,7 +117,7 @@ impl Book {
                 return true;
             }
             let seen_ms = *entry.seen_ms.get_or_insert(now_ms);
-            if now_ms - seen_ms < GRACE_MS {
+            if now_ms - seen_ms < grace_ms {
                 return true;
             }
             let chunk = chunks.iter().find(|chunk| chunk.offset == place.chunk.0);
@@ -189,6 +194,8 @@ impl Book {
             let detail = format!("client {client}'s atomic at {slot}, which is no slot");
             return Err(Violation::new(Promise::Grant, detail));
         };
+        self.swaps.retain(|swap| swap.0 != client);
+        self.swaps.push((client, touch.changed, SlotWord::from_bits(touch.old)));
         if !touch.changed {
             return Ok(());
         }
@@ -248,6 +255,11 @@ impl Book {
         if region.hash(key).tag() != word.tag() {
             return broken(format!("slot {slot}'s tag is not that of {key:?}"));
         }
+        let write_id = parsed.meta.write_id.bits();
+        if self.write_ids.contains(&write_id) {
+            return broken(format!("client {client} publishes {block:?} with a write id that another has"));
+        }
+        self.write_ids.push(write_id);
         match self.entry(block.offset) {
             Some(entry) if entry.used != Use::Written => {
                 let used = entry.used;
@@ -262,6 +274,19 @@ impl Book {
                 self.blocks.push(Entry { block, owner: client, used, marked, seen_ms });
                 Ok(key)
             }
+        }
+    }
+
+    /// A put of `client` says that it is done. If its last CAS did not win, it was overwritten: by a blind word, or it had
+    /// no right to say so.
+    pub(super) fn stored(&self, client: usize) -> Result<(), Violation> {
+        match self.swaps.iter().find(|swap| swap.0 == client) {
+            Some((_, false, word)) if !word.is_blind() => {
+                let detail =
+                    format!("client {client} claims to be overwritten by {word:?}, which is not blind");
+                Err(Violation::new(Promise::Claims, detail))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -8,7 +8,7 @@ use sidestep_client::allocator::Allocator;
 use sidestep_client::directory::Directory;
 use sidestep_client::operation::change::{Change, Changed};
 use sidestep_client::operation::get::{Found, Get};
-use sidestep_client::operation::outcome::{Verdict, effect_of, verdict};
+use sidestep_client::operation::outcome::{Verdict, effect_of, effect_of_timeout, may_release, verdict};
 use sidestep_client::operation::resolve::Resolve;
 use sidestep_client::operation::{Context, Operation, OperationError, PendingCas, Plan, Step, WriteIds};
 use sidestep_common::fabric::sim::{QueuePairId, SimFabric};
@@ -118,6 +118,11 @@ impl Client {
         }
     }
 
+    /// Its copy of the directory is an old one.
+    pub(super) fn mislead(&mut self, region: &Region) {
+        self.directory = Directory::from_bytes(&region.old_directory);
+    }
+
     pub(super) fn allocator(&mut self) -> &mut Allocator {
         &mut self.allocator
     }
@@ -139,15 +144,6 @@ impl Client {
     /// It waits for somebody else's progress.
     pub(super) const fn pauses(&self) -> bool {
         self.pauses
-    }
-
-    /// A CAS is under way.
-    pub(super) fn has_cas(&self) -> bool {
-        self.batch.is_some()
-            && match &self.machine {
-                Some(Machine::Change(change)) => change.pending_cas().is_some(),
-                _ => false,
-            }
     }
 
     /// What it does and waits for.
@@ -234,7 +230,7 @@ impl Client {
                 self.plan.clear();
                 self.step(region, now_ms, replies)
             }
-            Some(Err(failure)) => Ok(self.lost(failure)),
+            Some(Err(failure)) => Ok(self.lost(region, now_ms, failure)),
             None => {
                 if failed.is_some() && self.rejoining.is_none() {
                     self.rejoining = Some(Rejoining::Idle);
@@ -245,16 +241,19 @@ impl Client {
     }
 
     /// The batch of the call under way failed.
-    fn lost(&mut self, failure: Failure) -> Event {
+    fn lost(&mut self, region: &Region, now_ms: u64, failure: Failure) -> Event {
+        let is_out = self.batch.take().is_some();
         match self.machine.take() {
             Some(Machine::Get(_)) => self.judge(&failure, Effect::No),
-            Some(Machine::Change(change)) => {
-                let cas = change.pending_cas();
+            Some(Machine::Change(mut change)) => {
+                let cas = change.pending_cas().filter(|_| is_out);
+                if may_release(is_out) {
+                    change.release(&mut self.context(region, now_ms));
+                }
                 let effect = effect_of(cas, &failure);
                 match cas.filter(|_| effect == Effect::Unknown) {
                     Some(cas) => {
                         let ask = self.ask().unwrap_or(Ask::Put);
-                        self.batch = None;
                         self.rejoining = Some(Rejoining::Resolve(cas, Lost { failure, ask }));
                         Event::Waits
                     }
@@ -264,6 +263,16 @@ impl Client {
             // Resolving failed too: nobody knows.
             Some(Machine::Resolve(_, lost)) => self.judge(&lost.failure, Effect::Unknown),
             None => Event::Waits,
+        }
+    }
+
+    fn context<'c>(&'c mut self, region: &'c Region, now_ms: u64) -> Context<'c> {
+        Context {
+            superblock: &region.superblock,
+            directory: &self.directory,
+            allocator: &mut self.allocator,
+            write_ids: &mut self.write_ids,
+            now_ms: now_ms + self.ahead_ms,
         }
     }
 
@@ -304,12 +313,22 @@ impl Client {
     }
 
     /// The time of the call under way is up: it ends with its verbs out.
-    pub(super) fn time_out(&mut self) -> End {
-        // A CAS whose fate was being looked for stays what it was: unknown.
-        let is_resolving = matches!(self.machine, Some(Machine::Resolve(..)));
-        let end = if self.has_cas() || is_resolving { End::Unknown } else { End::Nothing };
+    pub(super) fn time_out(&mut self, region: &Region, now_ms: u64) -> End {
+        let is_out = self.batch.take().is_some();
+        let effect = match self.machine.take() {
+            Some(Machine::Change(mut change)) => {
+                let cas = change.pending_cas().filter(|_| is_out);
+                if may_release(is_out) {
+                    change.release(&mut self.context(region, now_ms));
+                }
+                effect_of_timeout(cas)
+            }
+            // A CAS whose fate was being looked for stays what it was.
+            Some(Machine::Resolve(..)) => Effect::Unknown,
+            Some(Machine::Get(_)) | None => Effect::No,
+        };
         self.end();
-        end
+        if effect == Effect::No { End::Nothing } else { End::Unknown }
     }
 
     /// Joins again on a new queue pair; in a new life of the server, as a new session that has forgotten everything.
@@ -383,7 +402,7 @@ impl Client {
             return Err(Violation::new(Promise::WholeValues, format!("a get returned {bytes:?}")));
         }
         Ok(match step {
-            Step::Post(plan) => self.post(plan),
+            Step::Post(plan) => self.post(region, now_ms, plan),
             Step::Memory(class, purpose) => Event::Memory(class, purpose),
             Step::Pause => {
                 self.pauses = true;
@@ -409,7 +428,7 @@ impl Client {
         })
     }
 
-    fn post(&mut self, plan: Plan) -> Event {
+    fn post(&mut self, region: &Region, now_ms: u64, plan: Plan) -> Event {
         self.next_batch += 1;
         let id = BatchId(self.next_batch);
         self.plan = plan;
@@ -434,8 +453,7 @@ impl Client {
                 // Nothing went out, so no CAS is pending.
                 let kind = FailureKind::Disconnected(error.to_string());
                 let failure = Failure { verb_index: 0, kind, effect: Effect::No };
-                self.machine = None;
-                self.judge(&failure, Effect::No)
+                self.lost(region, now_ms, failure)
             }
         }
     }

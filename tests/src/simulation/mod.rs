@@ -12,6 +12,8 @@
 //! ```
 
 mod book;
+pub mod campaign;
+pub mod catalogue;
 mod client;
 mod coverage;
 pub mod explore;
@@ -28,6 +30,6 @@ pub use coverage::{Coverage, Stage};
 pub use fault::Befall;
 pub use region::{Key, Region};
 pub use shrink::shrink;
-pub use story::{Ask, Call, Rebuild, Story, delete, get, put};
+pub use story::{Ask, Call, Rebuild, Reuse, Story, delete, get, put};
 pub use violation::{Promise, Violation};
 pub use world::{Choice, Counts, Footprint, World};

@@ -41,6 +41,8 @@ pub struct Region {
     pub superblock: Superblock,
     /// The directory as it was made.
     pub directory: Vec<u8>,
+    /// A copy of it that is older than it, and leads to other keys' segments.
+    pub old_directory: Vec<u8>,
     /// Where chunks begin.
     pub first_chunk: u64,
     keys: [&'static [u8]; 3],
@@ -64,12 +66,14 @@ impl Region {
         let node = SimNode::by_hand(REGION_BYTES);
         node.write(Offset(0), &superblock.encode());
         let depth = geometry.directory_bits - SHARED_BITS;
-        let mut directory = Vec::new();
+        let (mut directory, mut old_directory) = (Vec::new(), Vec::new());
         for index in 0..geometry.directory_entries() {
             let prefix = (index >> SHARED_BITS) as u32;
             let word = DirectoryWord { segment: prefix, generation: 1, depth };
             node.store(geometry.directory_word_offset(index), word.to_bits());
             directory.extend(word.to_bits().to_le_bytes());
+            let old = DirectoryWord { segment: prefix ^ 1, generation: 0, depth };
+            old_directory.extend(old.to_bits().to_le_bytes());
             let header = BucketHeader { depth, prefix, generation: 1, sealed: false };
             let segment = geometry.segment_offset(word).expect("a segment for each");
             for bucket in 0..BUCKETS_PER_SEGMENT {
@@ -97,7 +101,7 @@ impl Region {
         }
         let keys = [first, twin.unwrap_or(first), neighbour.unwrap_or(first)];
         let first_chunk = geometry.block_pool_offset.0;
-        Self { node, superblock, directory, first_chunk, keys, fillers }
+        Self { node, superblock, directory, old_directory, first_chunk, keys, fillers }
     }
 
     /// A key's bytes.

@@ -49,6 +49,17 @@ pub enum Rebuild {
     Two,
 }
 
+/// When a block that was freed is used again: what reclamation will do.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reuse {
+    /// Never.
+    Never,
+    /// As soon as it is marked, while the grace period never ends: only the check that a block fits keeps readers right.
+    AtOnce,
+    /// After the grace period, as the design says.
+    AfterGrace,
+}
+
 /// A world to be explored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Story {
@@ -64,8 +75,10 @@ pub struct Story {
     pub befalls: u8,
     /// The version of every block's first use: near 255, versions wrap.
     pub first_version: u8,
-    /// Blocks that were freed are used again after the grace period, and the first client owns those of `before`.
-    pub reuses: bool,
+    /// When blocks are used again. If they are, the first client owns those of `before`.
+    pub reuse: Reuse,
+    /// Clients begin with a copy of the directory that leads to another segment.
+    pub misled: bool,
     /// The segment is rebuilt meanwhile.
     pub rebuild: Option<Rebuild>,
     /// Verbs are split into all their steps.
@@ -82,7 +95,8 @@ impl Story {
             may_befall: Vec::new(),
             befalls: 0,
             first_version: 1,
-            reuses: false,
+            reuse: Reuse::Never,
+            misled: false,
             rebuild: None,
             fine: false,
         }
@@ -139,8 +153,13 @@ impl std::fmt::Display for Story {
         if self.first_version != 1 {
             write!(f, "versions from {}; ", self.first_version)?;
         }
-        if self.reuses {
-            write!(f, "blocks are reused; ")?;
+        match self.reuse {
+            Reuse::Never => {}
+            Reuse::AtOnce => write!(f, "blocks are reused at once; ")?,
+            Reuse::AfterGrace => write!(f, "blocks are reused after grace; ")?,
+        }
+        if self.misled {
+            write!(f, "directories are old; ")?;
         }
         if let Some(rebuild) = self.rebuild {
             write!(f, "rebuild into {rebuild:?}; ")?;

@@ -30,6 +30,8 @@ pub enum Promise {
     Fence,
     /// What was unlinked is marked free once, by whoever unlinked it, with its version.
     Marks,
+    /// A put that won no CAS lost its last to a blind word.
+    Claims,
     /// A call ends within so many verbs when nothing goes wrong any more.
     Progress,
     /// No error is given that the situation does not justify.

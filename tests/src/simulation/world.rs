@@ -20,7 +20,7 @@ use super::fault::Befall;
 use super::history::{Fate, History, Record};
 use super::janitor::Janitor;
 use super::region::{GRACE_MS, Key, Region};
-use super::story::{Ask, Call, Story};
+use super::story::{Ask, Call, Reuse, Story};
 use super::violation::{Promise, Violation};
 use crate::linearizability::{Answer, Checker};
 
@@ -124,6 +124,16 @@ pub struct Counts {
     pub befalls: u64,
 }
 
+impl Counts {
+    /// Adds another's.
+    pub const fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.verbs += other.verbs;
+        self.kills += other.kills;
+        self.befalls += other.befalls;
+    }
+}
+
 /// A world of one story.
 pub struct World<'r> {
     region: &'r Region,
@@ -218,7 +228,7 @@ impl<'r> World<'r> {
             }
         }
         self.keys = values;
-        if self.story.reuses {
+        if self.story.reuse != Reuse::Never {
             self.book.inherit(FOUNDER, 0);
         }
         self.founded = self.book.clone();
@@ -314,7 +324,10 @@ impl<'r> World<'r> {
         self.janitor = self.story.rebuild.map(|into| Janitor::new(into, fillers));
         for number in 0..self.story.clients.len() {
             let mut client = Client::new(self.region, number as u32 + 1);
-            if self.story.reuses && number == 0 {
+            if self.story.misled {
+                client.mislead(self.region);
+            }
+            if self.story.reuse != Reuse::Never && number == 0 {
                 self.take_over(&mut client);
             }
             self.actors.push(Actor {
@@ -557,7 +570,7 @@ impl<'r> World<'r> {
             fate: Fate::Open,
         });
         footprint.begins = true;
-        if self.story.reuses {
+        if self.story.reuse != Reuse::Never {
             self.harvest(me, footprint);
         }
         let event = self.actors[me].client.begin(self.region, self.now_ms, call, value);
@@ -566,7 +579,8 @@ impl<'r> World<'r> {
 
     /// The owner of chunks looks for blocks that are free: what reclamation will do.
     fn harvest(&mut self, me: usize, footprint: &mut Footprint) {
-        let free = self.book.harvest(me, self.now_ms, &self.region.node);
+        let grace_ms = if self.story.reuse == Reuse::AtOnce { 0 } else { GRACE_MS };
+        let free = self.book.harvest(me, self.now_ms, grace_ms, &self.region.node);
         let allocator = self.actors[me].client.allocator();
         for (block, purpose) in free {
             let version = block.version.next();
@@ -651,6 +665,11 @@ impl<'r> World<'r> {
     fn ended(&mut self, me: usize, end: End, footprint: &mut Footprint) {
         footprint.ends = true;
         let Some(number) = self.actors[me].record.take() else { return };
+        if matches!(end, End::Answered(Answer::Stored))
+            && let Err(violation) = self.book.stored(me)
+        {
+            self.violation.get_or_insert(violation);
+        }
         let at = 2 * u64::from(self.steps) + 1;
         let record = &mut self.history.records[number];
         record.fate = match end {
@@ -795,7 +814,7 @@ impl<'r> World<'r> {
                 self.book.excuse(me);
                 let actor = &mut self.actors[me];
                 actor.stray = self.region.node.pending(id);
-                let end = actor.client.time_out();
+                let end = actor.client.time_out(self.region, self.now_ms);
                 self.ended(me, end, footprint);
             }
             Befall::Restart => {

@@ -21,13 +21,17 @@ pub struct SimFabric {
 
 impl SimFabric {
     pub(super) fn new(node: SimNode, id: QueuePairId, depth: usize, buffer_limit_bytes: usize) -> Self {
-        let era = node.lock().era;
+        let (era, pool) = {
+            let mut node = node.lock();
+            (node.era, node.pools.pop())
+        };
+        let buffers = pool.unwrap_or_else(|| BufferPool::new(Box::new(Unregistered), buffer_limit_bytes));
         Self {
             node,
             id,
             era,
             limits: Limits { verbs_in_flight_max: depth.max(1), verb_bytes_max: VERB_BYTES_MAX },
-            buffers: BufferPool::new(Box::new(Unregistered), buffer_limit_bytes),
+            buffers,
         }
     }
 
@@ -126,6 +130,11 @@ impl Drop for SimFabric {
         let mut node = self.node.lock();
         if node.era == self.era {
             node.queue_pair(self.id).lose(Loss::Death);
+        }
+        // Its limit is the same only where all are, as in a simulator.
+        if node.random.is_none() {
+            let empty = BufferPool::new(Box::new(Unregistered), 0);
+            node.pools.push(std::mem::replace(&mut self.buffers, empty));
         }
     }
 }

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use client::SimFabric;
 pub use step::{Part, Step, Touch, VerbKind};
 
-use crate::fabric::Rights;
+use crate::fabric::{BufferPool, Rights};
 use crate::layout::Offset;
 use memory::Memory;
 use queue_pair::QueuePair;
@@ -53,6 +53,8 @@ struct Node {
     /// With a seed, waiting and polling drive the node.
     random: Option<u64>,
     scratch: Vec<Step>,
+    /// Of connections that ended, for the next ones: a simulator makes millions, and their memory is the same to all.
+    pools: Vec<BufferPool>,
     /// Counts resets, so that a fabric of earlier times is known as such.
     era: u64,
 }
@@ -82,7 +84,7 @@ impl SimNode {
         assert!(bytes.is_multiple_of(8), "{bytes}");
         let memory = Memory::new(bytes);
         let (queue_pairs, scratch) = (Vec::new(), Vec::new());
-        Self(Arc::new(Mutex::new(Node { memory, queue_pairs, random, scratch, era: 0 })))
+        Self(Arc::new(Mutex::new(Node { memory, queue_pairs, random, scratch, pools: Vec::new(), era: 0 })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Node> {

@@ -1,0 +1,242 @@
+//! The worlds that are explored.
+//!
+//! Always true: the list is the same in every run; what is called small is explored completely.
+
+use super::fault::Befall;
+use super::region::Key;
+use super::story::{Call, Rebuild, Reuse, Story, delete, get, put};
+use super::world::draw;
+
+/// How a world is explored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// Every schedule.
+    Complete,
+    /// So many walks from a seed.
+    Walks {
+        /// The first one's.
+        seed: u64,
+        /// How many.
+        count: u64,
+    },
+}
+
+/// A world and how it is explored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Task {
+    /// Tasks of one family are counted together.
+    pub family: &'static str,
+    /// The world.
+    pub story: Story,
+    /// How.
+    pub how: How,
+}
+
+/// Things that befall clients of worlds where verbs are whole.
+const COARSE: [Befall; 9] = [
+    Befall::Death,
+    Befall::LossBefore,
+    Befall::LossAfter,
+    Befall::Flush,
+    Befall::Timeout,
+    Befall::Restart,
+    Befall::Standstill,
+    Befall::ClockJump,
+    Befall::NoMemory,
+];
+
+fn calls(keys: &[Key]) -> Vec<Call> {
+    keys.iter().flat_map(|key| [get(*key), put(*key), delete(*key)]).collect()
+}
+
+fn sequences(calls: &[Call], length: usize) -> Vec<Vec<Call>> {
+    if length == 0 {
+        return vec![Vec::new()];
+    }
+    let shorter = sequences(calls, length - 1);
+    let longer =
+        |first: &Call| shorter.iter().map(|rest| [&[*first], &rest[..]].concat()).collect::<Vec<_>>();
+    calls.iter().flat_map(longer).collect()
+}
+
+/// Every multiset of `count` of these: who of like clients does what makes no difference.
+fn choose(from: &[Vec<Call>], count: usize) -> Vec<Vec<Vec<Call>>> {
+    if count == 0 {
+        return vec![Vec::new()];
+    }
+    let mut all = Vec::new();
+    for (at, first) in from.iter().enumerate() {
+        for mut rest in choose(&from[at..], count - 1) {
+            rest.insert(0, first.clone());
+            all.push(rest);
+        }
+    }
+    all
+}
+
+/// What a key may have been through before.
+fn pasts(key: Key) -> Vec<Vec<Call>> {
+    vec![vec![], vec![put(key)], vec![put(key), delete(key)]]
+}
+
+fn pasts_of_two(first: Key, second: Key) -> Vec<Vec<Call>> {
+    vec![
+        vec![],
+        vec![put(first)],
+        vec![put(second), put(first)],
+        vec![put(first), delete(first), put(second)],
+    ]
+}
+
+/// Stories of clients with these sequences, after each of these pasts.
+fn stories(clients: &[Vec<Vec<Call>>], pasts: &[Vec<Call>]) -> Vec<Story> {
+    let after = |past: &Vec<Call>| {
+        clients.iter().map(|clients| Story::of(clients.clone()).after(past.clone())).collect::<Vec<_>>()
+    };
+    pasts.iter().flat_map(after).collect()
+}
+
+fn complete(family: &'static str, stories: Vec<Story>) -> impl Iterator<Item = Task> {
+    stories.into_iter().map(move |story| Task { family, story, how: How::Complete })
+}
+
+/// Worlds that are small enough to be explored whole.
+pub fn small() -> Vec<Task> {
+    let first = Key::First;
+    let mut tasks = Vec::new();
+    let of_first = calls(&[first]);
+    let pairs = choose(&sequences(&of_first, 2), 2);
+    let singles = choose(&sequences(&of_first, 1), 2);
+    let threes = choose(&sequences(&of_first, 1), 3);
+
+    // One key.
+    let one_key = stories(&pairs, &pasts(first));
+    tasks.extend(complete("two clients, two calls, one key", one_key.clone()));
+    let with_death = one_key.iter().map(|story| story.clone().with(1, &[Befall::Death])).collect();
+    tasks.extend(complete("the same, every crash point", with_death));
+    let three = stories(&threes, &pasts(first));
+    tasks.extend(complete("three clients, one call, one key", three.clone()));
+    let with_death = three.iter().map(|story| story.clone().with(1, &[Befall::Death])).collect();
+    tasks.extend(complete("the same, every crash point", with_death));
+
+    // Two keys of one bucket: twins and neighbours.
+    for other in [Key::Twin, Key::Neighbour] {
+        let both = calls(&[first, other]);
+        let two = choose(&sequences(&both, 2), 2);
+        let all = stories(&two, &pasts_of_two(first, other));
+        tasks.extend(complete("two clients, two calls, two keys", all.clone()));
+        let with_death = all.into_iter().map(|story| story.with(1, &[Befall::Death])).collect();
+        tasks.extend(complete("the same, every crash point", with_death));
+        let three = stories(&choose(&sequences(&both, 1), 3), &pasts_of_two(first, other));
+        tasks.extend(complete("three clients, one call, two keys", three.clone()));
+        let with_death = three.into_iter().map(|story| story.with(1, &[Befall::Death])).collect();
+        tasks.extend(complete("the same, every crash point", with_death));
+    }
+
+    // One of everything that can go wrong, at every point; and two of them.
+    for befall in COARSE {
+        let one = one_key.iter().map(|story| story.clone().with(1, &[befall])).collect();
+        tasks.extend(complete("two clients, two calls, one mishap anywhere", one));
+    }
+    let two = stories(&singles, &pasts(first)).into_iter().map(|story| story.with(2, &COARSE)).collect();
+    tasks.extend(complete("two clients, one call, two mishaps anywhere", two));
+
+    // A bucket with little room, and one with none.
+    for fillers in [29, 30] {
+        let clients = choose(&sequences(&calls(&[first, Key::Neighbour]), 1), 2);
+        let full = stories(&clients, &[vec![], vec![put(first)]]);
+        let full =
+            full.into_iter().map(|story| Story { fillers, ..story }.with(1, &[Befall::Death])).collect();
+        tasks.extend(complete("a bucket with one or two slots left", full));
+    }
+
+    // Blocks that are used again, with versions that wrap. The first client owns them.
+    for reuse in [Reuse::AtOnce, Reuse::AfterGrace] {
+        let befall: &[Befall] = match reuse {
+            Reuse::AfterGrace => &[Befall::Standstill, Befall::ClockJump],
+            _ => &[Befall::Death],
+        };
+        let past = vec![put(first), put(first)];
+        for owner in [
+            vec![put(first), put(first)],
+            vec![put(first), put(Key::Neighbour)],
+            vec![delete(first), put(Key::Twin)],
+            vec![put(first), put(Key::Twin)],
+            vec![put(first), put(first), put(first)],
+        ] {
+            for other in sequences(&calls(&[first, Key::Twin]), 1) {
+                let story = Story::of(vec![owner.clone(), other]).after(past.clone());
+                let befalls = if reuse == Reuse::AfterGrace { 2 } else { 1 };
+                let story = Story { reuse, first_version: 254, ..story }.with(befalls, befall);
+                tasks.push(Task { family: "blocks used again", story, how: How::Complete });
+            }
+        }
+    }
+
+    // Directories that lead elsewhere.
+    let misled = stories(&singles, &pasts(first));
+    let misled = misled.into_iter().map(|story| Story { misled: true, ..story }).collect();
+    tasks.extend(complete("old directories", misled));
+
+    // A rebuild.
+    for rebuild in [Rebuild::One, Rebuild::Two] {
+        let alone: Vec<Vec<Vec<Call>>> = sequences(&calls(&[first, Key::Neighbour]), 1)
+            .into_iter()
+            .chain(sequences(&of_first, 2))
+            .map(|calls| vec![calls])
+            .collect();
+        let mut rebuilt = stories(&alone, &pasts(first));
+        rebuilt.extend(stories(&singles, &pasts(first)));
+        let rebuilt: Vec<Story> =
+            rebuilt.into_iter().map(|story| Story { rebuild: Some(rebuild), ..story }).collect();
+        tasks.extend(complete("a rebuild, one or two clients", rebuilt.clone()));
+        let alone = rebuilt.into_iter().filter(|story| story.clients.len() == 1);
+        let with_death = alone.map(|story| story.with(1, &[Befall::Death])).collect();
+        tasks.extend(complete("a rebuild and a crash", with_death));
+    }
+    tasks
+}
+
+/// Larger worlds, drawn from `seed`: `worlds` of them, with `walks` each.
+pub fn large(seed: u64, worlds: u64, walks: u64) -> Vec<Task> {
+    (0..worlds)
+        .map(|number| {
+            let seed = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let story = drawn(seed);
+            let family = match (story.fine, story.rebuild.is_some(), story.reuse != Reuse::Never) {
+                (true, ..) => "verbs that tear",
+                (false, true, _) => "rebuilds under load",
+                (false, false, true) => "blocks used again under load",
+                (false, false, false) => "load and mishaps",
+            };
+            Task { family, story, how: How::Walks { seed, count: walks } }
+        })
+        .collect()
+}
+
+/// A story drawn from a seed.
+fn drawn(seed: u64) -> Story {
+    let mut random = seed ^ 0x0dd_ba11;
+    let mut draw = |below: usize| draw(&mut random, below);
+    let keys = [&[Key::First][..], &[Key::First, Key::Twin], &[Key::First, Key::Twin, Key::Neighbour]];
+    let keys = keys[draw(3)];
+    let all = calls(keys);
+    let mut past = Vec::new();
+    for _ in 0..draw(5) {
+        past.push(all[draw(all.len())]);
+    }
+    let clients =
+        (0..2 + draw(3)).map(|_| (0..1 + draw(4)).map(|_| all[draw(all.len())]).collect()).collect();
+    let mut story = Story::of(clients).after(past).with(draw(4) as u8, &Befall::ALL);
+    story.fine = draw(3) == 0;
+    story.rebuild = [None, None, Some(Rebuild::One), Some(Rebuild::Two)][draw(4)];
+    story.fillers = [0, 0, 0, 28, 29, 30][draw(6)];
+    story.first_version = [1, 1, 250, 254, 255][draw(5)];
+    story.reuse = [Reuse::Never, Reuse::AtOnce, Reuse::AfterGrace][draw(3)];
+    story.misled = draw(8) == 0;
+    if story.rebuild.is_some() {
+        // The bucket must have room for what the rebuild moves one by one.
+        story.fillers = 0;
+    }
+    story
+}
