@@ -1,29 +1,18 @@
 //! scratch
 use sidestep_tests::simulation::*;
 fn main() {
+    std::panic::set_hook(Box::new(|_| {}));
     let start = std::time::Instant::now();
-    let mut tasks = catalogue::small();
-    println!("{} small", tasks.len());
-    tasks.extend(catalogue::large(1, 200, 500));
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let sums = campaign::run(&tasks, &stop, &|n, s| {
-        if n % 100 == 0 {
-            eprintln!("{n} {} {} {:?}", s.explored.schedules, s.explored.pruned, start.elapsed());
-        }
+    let all = hunt::hunt_all(&|h| match &h.caught {
+        Some(c) => println!(
+            "{:28} {:8} {:?} in {} | {}",
+            h.fault.name(),
+            h.schedules,
+            c.promise,
+            c.story,
+            c.detail.lines().next().unwrap_or("")
+        ),
+        None => println!("{:28} {:8} NOT CAUGHT; {}", h.fault.name(), h.schedules, h.fault.world()),
     });
-    for found in &sums.found {
-        println!("{found}");
-    }
-    println!("{:#?}", sums.families);
-    println!(
-        "worlds {} complete {} schedules {} befallen {} crash {} pruned {} counts {:?} {:?}",
-        sums.worlds,
-        sums.complete,
-        sums.explored.schedules,
-        sums.explored.befallen,
-        sums.explored.crash_points,
-        sums.explored.pruned,
-        sums.counts,
-        start.elapsed()
-    );
+    println!("{} of {} {:?}", all.iter().filter(|h| h.caught.is_some()).count(), all.len(), start.elapsed());
 }

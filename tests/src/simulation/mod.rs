@@ -19,6 +19,7 @@ mod coverage;
 pub mod explore;
 mod fault;
 mod history;
+pub mod hunt;
 mod janitor;
 mod region;
 mod shrink;

@@ -1,0 +1,198 @@
+//! Looks for mistakes that were planted.
+//!
+//! Always true: a mistake counts as caught only if a world breaks a promise with it and keeps all of them without it. One
+//! that another rule makes up for is planted together with the lack of that rule, and counts only in a world where that
+//! lack alone breaks nothing.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sidestep_common::planted::{Fault, plant};
+
+use super::campaign::explore;
+use super::catalogue::{How, Task, large};
+use super::fault::Befall;
+use super::region::{Key, Region};
+use super::story::{Rebuild, Reuse, Story, delete, get, put};
+use super::violation::Promise;
+
+/// What became of a planted mistake.
+#[derive(Clone, Debug)]
+pub struct Hunted {
+    /// Which.
+    pub fault: Fault,
+    /// How it was caught, if it was.
+    pub caught: Option<Caught>,
+    /// Schedules tried, with all that was caught in none.
+    pub schedules: u64,
+}
+
+/// How a mistake was caught.
+#[derive(Clone, Debug)]
+pub struct Caught {
+    /// The promise that was broken; none if the code panicked.
+    pub promise: Option<Promise>,
+    /// What was seen.
+    pub detail: String,
+    /// In which world.
+    pub story: Story,
+    /// In which schedule of that world.
+    pub schedule_number: u64,
+}
+
+/// Walks of each world that is not explored whole, and of each that is drawn.
+const WALKS: u64 = 3000;
+const DRAWN_WORLDS: u64 = 400;
+const DRAWN_WALKS: u64 = 500;
+
+/// The worlds in which mistakes are looked for, those first in which most are found.
+pub fn grounds() -> Vec<Task> {
+    let (first, twin, neighbour) = (Key::First, Key::Twin, Key::Neighbour);
+    let lossy = [Befall::LossBefore, Befall::LossAfter, Befall::Timeout, Befall::Flush];
+    let pauses = [Befall::Standstill, Befall::ClockJump];
+    let mut stories = vec![
+        Story::of(vec![vec![put(first), get(first), put(first), delete(first), get(first)]]),
+        Story::of(vec![vec![
+            put(first),
+            put(twin),
+            put(neighbour),
+            get(first),
+            get(twin),
+            delete(twin),
+            get(twin),
+        ]]),
+        Story { fillers: 30, ..Story::of(vec![vec![put(first), get(first)]]) },
+        Story { misled: true, ..Story::of(vec![vec![put(first), get(first)]]) },
+        Story { misled: true, ..Story::of(vec![vec![get(first), delete(first)]]) }.after(vec![put(first)]),
+        Story::of(vec![vec![put(first)], vec![put(first)]]),
+        Story::of(vec![vec![put(first)], vec![put(neighbour), get(neighbour)]]),
+        Story::of(vec![vec![put(first)], vec![put(twin), get(twin)]]),
+        Story::of(vec![vec![delete(first)], vec![put(first), get(first)]]).after(vec![put(first)]),
+        Story::of(vec![vec![delete(first)], vec![delete(first)]]).after(vec![put(first)]),
+        Story::of(vec![vec![put(first)], vec![put(first), get(first)]]).after(vec![put(first)]),
+        Story::of(vec![vec![put(first)], vec![get(first)]]).after(vec![put(first), delete(first)]),
+        Story::of(vec![vec![delete(first)], vec![delete(first)], vec![put(first)]]).after(vec![put(first)]),
+        Story::of(vec![vec![put(twin)], vec![put(first), delete(first)]]).after(vec![put(first)]),
+    ];
+    for clients in [
+        vec![vec![put(first)], vec![get(first)]],
+        vec![vec![put(first), get(first)], vec![put(first), get(first)]],
+        vec![vec![delete(first)], vec![delete(first)]],
+        vec![vec![delete(first), get(first)], vec![put(first)]],
+    ] {
+        for past in [vec![], vec![put(first)]] {
+            stories.push(Story::of(clients.clone()).after(past).with(1, &lossy));
+        }
+    }
+    let mut tasks: Vec<Task> =
+        stories.into_iter().map(|story| Task { family: "hunt", story, how: How::Complete }).collect();
+    // Worlds with too much in them to be tried whole, one seed each.
+    let mut walks = Vec::new();
+    for rebuild in [Rebuild::One, Rebuild::Two] {
+        for clients in [
+            vec![vec![put(first), get(first)]],
+            vec![vec![put(first)], vec![get(first)]],
+            vec![vec![delete(first), put(first)], vec![get(first), get(first)]],
+            vec![
+                vec![put(first), put(neighbour)],
+                vec![put(first), get(neighbour)],
+                vec![get(first), get(first)],
+            ],
+        ] {
+            for past in [vec![], vec![put(first)], vec![put(first), put(neighbour)]] {
+                let story = Story { rebuild: Some(rebuild), ..Story::of(clients.clone()) };
+                walks.push(story.after(past));
+            }
+        }
+    }
+    for (reuse, befalls) in [(Reuse::AtOnce, 0), (Reuse::AfterGrace, 3)] {
+        for fine in [false, true] {
+            for clients in [
+                vec![vec![put(first), put(first), put(first)], vec![get(first)]],
+                vec![vec![put(first), put(neighbour), put(neighbour)], vec![get(first)]],
+                vec![vec![put(first), put(neighbour), put(neighbour)], vec![delete(first)]],
+                vec![vec![put(first), put(neighbour), put(neighbour)], vec![put(first)]],
+                vec![vec![put(first), put(first), put(twin)], vec![put(twin), get(twin)]],
+                vec![vec![put(first), put(first), put(twin)], vec![put(twin)], vec![put(first)]],
+            ] {
+                let story = Story { reuse, fine, ..Story::of(clients) };
+                walks.push(story.after(vec![put(first), put(first)]).with(befalls, &pauses));
+            }
+        }
+    }
+    tasks.extend((1..).zip(walks).map(|(seed, story)| {
+        let how = How::Walks { seed: seed << 32, count: WALKS };
+        Task { family: "hunt", story, how }
+    }));
+    tasks.extend(large(0xfa17, DRAWN_WORLDS, DRAWN_WALKS));
+    tasks
+}
+
+/// Plants every mistake, one after the other, and looks for it. `tell` hears of each.
+pub fn hunt_all(tell: &(dyn Fn(&Hunted) + Sync)) -> Vec<Hunted> {
+    let grounds = grounds();
+    let next = AtomicUsize::new(0);
+    let all = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(fault) = Fault::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let hunted = hunt(*fault, &grounds);
+                    tell(&hunted);
+                    all.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(hunted);
+                }
+            });
+        }
+    });
+    let mut all = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    all.sort_by_key(|hunted| Fault::ALL.iter().position(|fault| *fault == hunted.fault));
+    all
+}
+
+/// Plants one mistake and looks for it.
+pub fn hunt(fault: Fault, grounds: &[Task]) -> Hunted {
+    let masks = fault.masked_by();
+    let together = [&[fault], masks].concat();
+    let mut schedules = 0;
+    for task in grounds {
+        let tried = try_with(&together, task);
+        schedules += tried.schedules;
+        let Some((promise, detail)) = tried.broken else { continue };
+        if !masks.is_empty() && try_with(masks, task).broken.is_some() {
+            continue;
+        }
+        let caught = Caught { promise, detail, story: task.story.clone(), schedule_number: tried.schedules };
+        return Hunted { fault, caught: Some(caught), schedules };
+    }
+    Hunted { fault, caught: None, schedules }
+}
+
+struct Tried {
+    schedules: u64,
+    broken: Option<(Option<Promise>, String)>,
+}
+
+fn try_with(faults: &[Fault], task: &Task) -> Tried {
+    plant(faults);
+    // A region of its own: a panic may leave one half undone.
+    let tried = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let region = Region::new();
+        let sums = explore(&region, task);
+        let broken = sums.explored.failure.map(|failure| {
+            let violation = failure.violation;
+            (Some(violation.promise), violation.detail)
+        });
+        Tried { schedules: sums.explored.schedules, broken }
+    }));
+    plant(&[]);
+    tried.unwrap_or_else(|payload| {
+        let detail = payload
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_default();
+        Tried { schedules: 1, broken: Some((None, detail)) }
+    })
+}
