@@ -20,6 +20,10 @@
 //! *Rebuild* is a world in which slots are sealed, copied and unsealed as the design orders it. *Marks* is the oracle that
 //! each block unlinked by a CAS is marked exactly once, with its version, and nothing else ever is.
 
+mod later;
+
+pub use later::{LATER, Later};
+
 macro_rules! faults {
     ($(
         $(#[doc = $doc:literal])+
@@ -288,7 +292,7 @@ faults! {
         "a put that loses its connection before its CAS took effect; a get";
     /// The slot is read before the old queue pair was fenced. Whoever simulates or runs the session keeps this rule.
     ResolvedBeforeFence: "the old queue pair is fenced before the slot is read",
-        "a put that loses its connection, whose CAS takes effect after the slot was read and the put tried again";
+        "a put that loses its connection, whose CAS takes effect after the slot was read; a rival's put before the second try";
 }
 
 #[cfg(feature = "planted")]
@@ -316,4 +320,47 @@ pub const fn is_planted(_: Fault) -> bool {
 #[cfg(feature = "planted")]
 pub fn plant(faults: &[Fault]) {
     PLANTED.set(faults.iter().fold(0, |bits, fault| bits | 1 << *fault as u8));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// Whoever reads the table finds a sentence, a rule and a world for each, and no mask leads back to itself alone.
+    #[test]
+    fn every_mistake_says_what_it_is() {
+        let names: HashSet<&str> = Fault::ALL.iter().map(|fault| fault.name()).collect();
+        assert_eq!(names.len(), Fault::ALL.len());
+        for fault in Fault::ALL {
+            let (mistake, rule, world) = (fault.mistake(), fault.rule(), fault.world());
+            assert!(mistake.ends_with('.') && !mistake.starts_with(' '), "{fault:?}: {mistake:?}");
+            for text in [rule, world] {
+                assert!(
+                    !text.is_empty() && !text.ends_with('.') && !text.contains("  "),
+                    "{fault:?}: {text:?}"
+                );
+            }
+            assert!(!fault.masked_by().contains(fault), "{fault:?} masks itself");
+        }
+    }
+
+    /// A mistake is planted where it is asked for, on that thread, until something else is asked for.
+    #[test]
+    #[cfg(feature = "planted")]
+    fn planting_is_for_this_thread_and_the_moment() {
+        let last = Fault::ALL[Fault::ALL.len() - 1];
+        plant(&[last]);
+        assert!(is_planted(last) && !is_planted(Fault::KeyNotCompared));
+        assert!(!std::thread::spawn(move || is_planted(last)).join().unwrap());
+        plant(&[]);
+        assert!(!is_planted(last));
+    }
+
+    #[test]
+    #[cfg(not(feature = "planted"))]
+    fn products_make_no_mistake() {
+        assert!(!Fault::ALL.iter().any(|fault| is_planted(*fault)));
+    }
 }

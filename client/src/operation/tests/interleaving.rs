@@ -1,49 +1,9 @@
 //! Every interleaving of two operations, verb by verb, and sampled ones of three; each history is checked for
-//! linearizability against a map, and the bucket against the binding and order rules after each verb.
+//! linearizability against a map, the bucket against the binding and order rules after each verb, and the marks at the
+//! end.
 
-use super::world::{Actor, Answer, Call, Running, World, alone, colliding};
-
-/// One operation of a history.
-#[derive(Clone, Debug)]
-struct Event<'a> {
-    call: Call<'a>,
-    answer: Answer,
-    invoked: usize,
-    returned: usize,
-}
-
-type Model<'a> = Vec<(&'a [u8], Option<&'a [u8]>)>;
-
-/// Applies `event` to the map; `None` if its answer isn't the one the map gives.
-fn apply<'a>(model: &Model<'a>, event: &Event<'a>) -> Option<Model<'a>> {
-    let mut after = model.clone();
-    let key = match event.call {
-        Call::Get(key) | Call::Put(key, _) | Call::Delete(key) => key,
-    };
-    let at = after.iter().position(|entry| entry.0 == key).expect("the model has all keys");
-    let expected = match event.call {
-        Call::Get(_) => Answer::Value(after[at].1.map(<[u8]>::to_vec)),
-        Call::Put(_, value) => {
-            after[at].1 = Some(value);
-            Answer::Stored
-        }
-        Call::Delete(_) => Answer::Existed(after[at].1.take().is_some()),
-    };
-    (event.answer == expected).then_some(after)
-}
-
-/// Whether some order of `events` that keeps their order in time explains all answers (Wing and Gong 1993).
-fn is_linearizable<'a>(model: &Model<'a>, events: &[Event<'a>]) -> bool {
-    if events.is_empty() {
-        return true;
-    }
-    events.iter().enumerate().any(|(at, event)| {
-        let first = events.iter().all(|other| event.invoked < other.returned);
-        let mut rest = events.to_vec();
-        rest.remove(at);
-        first && apply(model, event).is_some_and(|after| is_linearizable(&after, &rest))
-    })
-}
+use super::history::{Event, Model, apply, is_linearizable};
+use super::world::{Actor, Call, Running, World, alone, twin_of_k};
 
 /// Runs `calls` with the schedule that `choose` gives, then reads every key; panics on a violation.
 fn run<'a>(
@@ -79,6 +39,7 @@ fn run<'a>(
         }
         world.check_bucket(keys[0]);
     }
+    world.auditor.check_marks();
     let mut events: Vec<Event<'a>> = (0..calls.len())
         .map(|at| Event {
             call: calls[at],
@@ -119,12 +80,13 @@ fn every_schedule<'a>(setup: &[Call<'a>], calls: &[Call<'a>], keys: &[&'a [u8]])
     count
 }
 
-fn setups<'a>(key: &'a [u8]) -> [Vec<Call<'a>>; 3] {
+/// The key is new, there, or deleted.
+pub(super) fn setups<'a>(key: &'a [u8]) -> [Vec<Call<'a>>; 3] {
     [vec![], vec![Call::Put(key, b"old")], vec![Call::Put(key, b"older"), Call::Delete(key)]]
 }
 
 #[test]
-fn every_interleaving_of_two_operations_on_one_key() {
+pub(super) fn every_interleaving_of_two_operations_on_one_key() {
     let key: &[u8] = b"k";
     let calls = [Call::Get(key), Call::Put(key, b"new"), Call::Put(key, b"other"), Call::Delete(key)];
     let mut count = 0;
@@ -140,10 +102,8 @@ fn every_interleaving_of_two_operations_on_one_key() {
 
 /// Two keys of one bucket with one tag: the hardest neighbours.
 #[test]
-fn every_interleaving_of_two_operations_on_twins() {
-    let world = World::new();
-    let twin = colliding(&world, b"k", 1, true).remove(0);
-    let keys: [&[u8]; 2] = [b"k", &twin];
+pub(super) fn every_interleaving_of_two_operations_on_twins() {
+    let keys: [&[u8]; 2] = [b"k", twin_of_k()];
     let calls = |key| [Call::Get(key), Call::Put(key, b"new"), Call::Delete(key)];
     for setup in setups(keys[0]) {
         for one in calls(keys[0]) {
@@ -156,10 +116,8 @@ fn every_interleaving_of_two_operations_on_twins() {
 
 /// Three operations have too many interleavings to try all here; the seed is in the message.
 #[test]
-fn sampled_interleavings_of_three_operations() {
-    let world = World::new();
-    let twin = colliding(&world, b"k", 1, true).remove(0);
-    let keys: [&[u8]; 2] = [b"k", &twin];
+pub(super) fn sampled_interleavings_of_three_operations() {
+    let keys: [&[u8]; 2] = [b"k", twin_of_k()];
     let mut random = 0x5eed_u64;
     let mut draw = move |below: usize| {
         random = random.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(0x9e37_79b9);

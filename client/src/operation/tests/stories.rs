@@ -1,8 +1,6 @@
-//! Single stories: costs without contention, collisions, full buckets, reuse, corruption.
+//! Single stories: costs without contention, collisions, full buckets, corruption.
 
-use sidestep_common::layout::{
-    BlockRef, BucketHeader, Offset, SizeClass, SlotState, SlotWord, Version, chunk_shape,
-};
+use sidestep_common::layout::{BlockRef, Offset, SizeClass, SlotState, SlotWord, Version, chunk_shape};
 use sidestep_common::wire::ChunkPurpose::General;
 
 use super::super::OperationError;
@@ -54,7 +52,7 @@ fn unlinked_blocks_are_marked_with_their_version() {
 
 /// Two keys with the same bucket and the same tag: the key in the block decides, never the tag.
 #[test]
-fn equal_tags_are_told_apart_by_the_key() {
+pub(super) fn equal_tags_are_told_apart_by_the_key() {
     let (mut world, mut actor) = (World::new(), Actor::new(1));
     let twin = colliding(&world, b"a", 1, true).remove(0);
     alone(&mut world, &mut actor, Call::Put(b"a", b"A"));
@@ -97,7 +95,7 @@ fn a_full_bucket_refuses_new_keys_only() {
 
 /// A refused put's block is used by the next one: refusals leak nothing.
 #[test]
-fn a_block_that_was_not_published_is_used_again() {
+pub(super) fn a_block_that_was_not_published_is_used_again() {
     let (mut world, mut actor) = (World::new(), Actor::new(1));
     let keys = colliding(&world, b"full", 32, false);
     for key in &keys[..31] {
@@ -112,48 +110,11 @@ fn a_block_that_was_not_published_is_used_again() {
     assert_eq!(actor.allocator.allocate(class, General), Some(next));
 }
 
-/// A get is stopped between the READ of the bucket and that of the block. Meanwhile the key is deleted and its
-/// block's memory used for another key, version and all but one alike. The get must not return those bytes.
-#[test]
-fn a_block_reused_under_a_reader_is_noticed() {
-    let (mut world, mut actor, mut reader) = (World::new(), Actor::new(1), Actor::new(2));
-    alone(&mut world, &mut actor, Call::Put(b"k1", b"first"));
-    let SlotState::Live(block) = world.slot_words(b"k1")[0].state() else { panic!() };
-    let mut get = Running::new(Call::Get(b"k1"));
-    get.verb(&mut world, &mut reader);
-    alone(&mut world, &mut actor, Call::Delete(b"k1"));
-    // What reclamation will do: the same memory, with its next version.
-    actor.allocator.give_back(BlockRef { version: block.version.next(), ..block }, General);
-    alone(&mut world, &mut actor, Call::Put(b"k2", b"other"));
-    while !get.is_over() {
-        get.verb(&mut world, &mut reader);
-    }
-    assert_eq!(get.answer, Some(Answer::Value(None)));
-}
-
-/// The same, but the key was overwritten and not deleted: "absent" would be as wrong as the other key's bytes. A
-/// block that does not fit proves nothing, so the slot is read again.
-#[test]
-fn a_block_reused_under_a_reader_proves_nothing() {
-    let (mut world, mut actor, mut reader) = (World::new(), Actor::new(1), Actor::new(2));
-    alone(&mut world, &mut actor, Call::Put(b"k1", b"first"));
-    let SlotState::Live(block) = world.slot_words(b"k1")[0].state() else { panic!() };
-    let mut get = Running::new(Call::Get(b"k1"));
-    get.verb(&mut world, &mut reader);
-    alone(&mut world, &mut actor, Call::Put(b"k1", b"second"));
-    actor.allocator.give_back(BlockRef { version: block.version.next(), ..block }, General);
-    alone(&mut world, &mut actor, Call::Put(b"k2", b"other"));
-    while !get.is_over() {
-        get.verb(&mut world, &mut reader);
-    }
-    assert_eq!((get.answer, get.round_trips), (Some(value(b"second")), 4));
-}
-
 /// A put loses its CAS. To a blind word: it was overwritten the moment it happened, and is done. To a word whose
 /// writer read the key first (as counters and compare-and-put will): that writer did not see ours, so it must be
 /// written all the same.
 #[test]
-fn a_put_claims_to_be_overwritten_by_blind_words_only() {
+pub(super) fn a_put_claims_to_be_overwritten_by_blind_words_only() {
     const BLIND: u64 = 1 << 61;
     for (blind, left_behind) in [(true, b"rival"), (false, b"first")] {
         for existed in [true, false] {
@@ -178,84 +139,6 @@ fn a_put_claims_to_be_overwritten_by_blind_words_only() {
             assert_eq!(found, value(left_behind), "blind {blind}, existed {existed}");
         }
     }
-}
-
-/// The reader was stopped for more than half a grace period: what it read may be of two lives, so it starts
-/// again, though everything fits.
-#[test]
-fn conclusions_older_than_half_the_grace_period_are_thrown_away() {
-    let (mut world, mut actor) = (World::new(), Actor::new(1));
-    alone(&mut world, &mut actor, Call::Put(b"k", b"v"));
-    for (late_ms, round_trips) in [(500, 2), (501, 4)] {
-        let mut get = Running::new(Call::Get(b"k"));
-        get.verb(&mut world, &mut actor);
-        world.now_ms += late_ms;
-        while !get.is_over() {
-            get.verb(&mut world, &mut actor);
-        }
-        assert_eq!((get.answer, get.round_trips), (Some(value(b"v")), round_trips), "{late_ms} ms late");
-    }
-}
-
-/// An insert loses its slot to a key with its tag, and is stopped for longer than the grace period before it reads that
-/// rival's block. Meanwhile the block is unlinked, and its memory written for the insert's own key by somebody who dies
-/// before publishing it, with a version that has come round. It fits, but what it proves is too old: whoever took the
-/// rival for its own key's would claim to be overwritten, and the key would never be there.
-#[test]
-fn an_insert_claims_against_no_rival_of_long_ago() {
-    let (mut world, mut actor, mut rival) = (World::new(), Actor::new(1), Actor::new(2));
-    let twin = colliding(&world, b"k", 1, true).remove(0);
-    let mut put = Running::new(Call::Put(b"k", b"v"));
-    for _ in 0..2 {
-        put.verb(&mut world, &mut actor);
-    }
-    alone(&mut world, &mut rival, Call::Put(&twin, b"twin"));
-    let SlotState::Live(block) = world.slot_words(b"k")[0].state() else { panic!() };
-    put.verb(&mut world, &mut actor);
-    alone(&mut world, &mut rival, Call::Put(&twin, b"again"));
-    world.now_ms += world.superblock.grace_ms + 1;
-    rival.allocator.give_back(block, General);
-    let mut never_published = Running::new(Call::Put(b"k", b"never"));
-    for _ in 0..2 {
-        never_published.verb(&mut world, &mut rival);
-    }
-    while !put.is_over() {
-        put.verb(&mut world, &mut actor);
-    }
-    assert_eq!(put.answer, Some(Answer::Stored));
-    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")).0, value(b"v"));
-    world.check_bucket(b"k");
-}
-
-/// The directory names a segment that serves other keys now: one READ of the directory word puts that right.
-#[test]
-fn an_old_directory_costs_one_read() {
-    let (mut world, mut actor) = (World::new(), Actor::new(1));
-    alone(&mut world, &mut actor, Call::Put(b"k", b"v"));
-    // Rebuild by hand: another segment of the pool takes over, with a later generation.
-    let bits = world.superblock.geometry.directory_bits;
-    let index = sidestep_common::hash::KeyHash::of(b"k", super::world::SEED).directory_index(bits);
-    let old = world.directory.word(index);
-    let spare = (old.segment + 1) % world.superblock.geometry.segment_count as u32;
-    let new = sidestep_common::layout::DirectoryWord { segment: spare, generation: 2, depth: bits };
-    let geometry = world.superblock.geometry;
-    let (from, to) = (geometry.segment_offset(old).unwrap(), geometry.segment_offset(new).unwrap());
-    for word in 0..64 * 32 {
-        let bits = world.memory.load(from.plus(word * 8)).unwrap();
-        world.memory.store(to.plus(word * 8), bits).unwrap();
-    }
-    for bucket in 0..64 {
-        let at = from.plus(bucket * 256);
-        let header = BucketHeader::from_bits(world.memory.load(at).unwrap());
-        world.memory.store(at, BucketHeader { sealed: true, ..header }.to_bits()).unwrap();
-    }
-    // Sealed, and the directory still names it: the words count.
-    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (value(b"v"), 3, 3));
-    world.memory.store(geometry.directory_word_offset(index), new.to_bits()).unwrap();
-    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (value(b"v"), 4, 4));
-    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (value(b"v"), 2, 2));
-    assert_eq!(alone(&mut world, &mut actor, Call::Put(b"k", b"w")).0, Answer::Stored);
-    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")).0, value(b"w"));
 }
 
 /// Words that no correct client writes: a typed error, or an answer that is true all the same; never a verb

@@ -1,6 +1,10 @@
 //! A memory node without a fabric: operations are stepped by hand, one verb at a time.
+//!
+//! Always true: every verb passes the auditor, so each test of this folder also shows that blocks are written before they
+//! are published and never after, and that what was unlinked is marked once and nothing else is.
 
 use std::ptr::NonNull;
+use std::sync::LazyLock;
 
 use sidestep_common::fabric::{BufferPool, Replies, Reply, Unregistered};
 use sidestep_common::hash::KeyHash;
@@ -13,7 +17,10 @@ use sidestep_common::wire::{ChunkGrant, ChunkPurpose};
 
 use super::super::change::{Change, Changed};
 use super::super::get::{Found, Get};
-use super::super::{Action, Context, Operation, OperationError, Plan, PlannedVerb, Step, WriteIds};
+use super::super::{
+    Action, Context, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step, WriteIds,
+};
+use super::auditor::Auditor;
 use crate::allocator::Allocator;
 use crate::directory::Directory;
 
@@ -27,6 +34,7 @@ pub(super) struct World {
     pub(super) directory: Directory,
     next_chunk: u64,
     buffers: BufferPool,
+    pub(super) auditor: Auditor,
     /// The client's clock; tests move it.
     pub(super) now_ms: u64,
 }
@@ -68,6 +76,7 @@ impl World {
             directory: Directory::from_bytes(&directory),
             next_chunk: geometry.block_pool_offset.0,
             buffers: BufferPool::new(Box::new(Unregistered), 64 << 20),
+            auditor: Auditor::default(),
             now_ms: 0,
         }
     }
@@ -118,7 +127,19 @@ impl World {
         }
     }
 
-    fn execute(&mut self, verb: &PlannedVerb, pieces: (&[u8], &[u8])) -> Reply {
+    /// What an operation of `actor` may know and use now.
+    pub(super) fn context<'c>(&'c self, actor: &'c mut Actor) -> Context<'c> {
+        Context {
+            superblock: &self.superblock,
+            directory: &self.directory,
+            allocator: &mut actor.allocator,
+            write_ids: &mut actor.write_ids,
+            now_ms: self.now_ms,
+        }
+    }
+
+    pub(super) fn execute(&mut self, verb: &PlannedVerb, pieces: (&[u8], &[u8])) -> Reply {
+        self.auditor.see(&self.memory, verb, pieces);
         match verb.action {
             Action::Read(bytes) => {
                 let mut buffer = self.buffers.take(bytes).unwrap();
@@ -211,6 +232,22 @@ impl<'a> Running<'a> {
         self.answer.is_some() && self.silent.is_empty()
     }
 
+    /// The CAS that is out, if one is.
+    pub(super) fn pending_cas(&self) -> Option<PendingCas> {
+        match &self.machine {
+            Machine::Get(operation) => operation.pending_cas(),
+            Machine::Change(operation) => operation.pending_cas(),
+        }
+    }
+
+    /// Ends it from outside.
+    pub(super) fn release(&mut self, world: &World, actor: &mut Actor) {
+        match &mut self.machine {
+            Machine::Get(operation) => operation.release(&mut world.context(actor)),
+            Machine::Change(operation) => operation.release(&mut world.context(actor)),
+        }
+    }
+
     /// Executes one verb, asking the operation for more first if none is left.
     pub(super) fn verb(&mut self, world: &mut World, actor: &mut Actor) {
         if self.answer.is_some() {
@@ -243,13 +280,7 @@ impl<'a> Running<'a> {
         }
         let mut replies = std::mem::take(&mut self.replies);
         loop {
-            let mut context = Context {
-                superblock: &world.superblock,
-                directory: &world.directory,
-                allocator: &mut actor.allocator,
-                write_ids: &mut actor.write_ids,
-                now_ms: world.now_ms,
-            };
+            let mut context = world.context(actor);
             let step = match &mut self.machine {
                 Machine::Get(operation) => map(operation.step(&mut context, &replies), |found| {
                     Answer::Value(found.map(|found| value(&found, &replies)))
@@ -312,6 +343,12 @@ pub(super) fn alone(world: &mut World, actor: &mut Actor, call: Call<'_>) -> (An
         running.verb(world, actor);
     }
     (running.answer.expect("a call that nobody disturbs ends"), running.round_trips, running.verbs)
+}
+
+/// A key with the bucket and the tag of `k`. There are few, so that it is looked for once.
+pub(super) fn twin_of_k() -> &'static [u8] {
+    static TWIN: LazyLock<Vec<u8>> = LazyLock::new(|| colliding(&World::new(), b"k", 1, true).remove(0));
+    &TWIN
 }
 
 /// Finds `count` keys that share the bucket of `like`, and its tag if `same_tag`; in another order each time
