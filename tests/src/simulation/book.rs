@@ -5,7 +5,7 @@
 use sidestep_common::fabric::sim::{SimNode, Touch, VerbKind};
 use sidestep_common::layout::{
     BUCKET_BYTES, BUCKET_HEADER_BYTES, Block, BlockPlace, BlockRef, Bucket, CHUNK_BYTES, Geometry, Offset,
-    SLOTS_PER_BUCKET, SlotState, SlotWord, chunk_shape,
+    SLOTS_PER_BUCKET, SizeClass, SlotState, SlotWord, Version,
 };
 use sidestep_common::wire::ChunkPurpose;
 
@@ -17,6 +17,7 @@ use super::violation::{Promise, Violation};
 struct Chunk {
     offset: u64,
     owner: usize,
+    class: SizeClass,
     purpose: ChunkPurpose,
 }
 
@@ -57,8 +58,8 @@ pub(super) struct Book {
 }
 
 impl Book {
-    pub(super) fn granted(&mut self, offset: u64, owner: usize, purpose: ChunkPurpose) {
-        self.chunks.push(Chunk { offset, owner, purpose });
+    pub(super) fn granted(&mut self, offset: u64, owner: usize, class: SizeClass, purpose: ChunkPurpose) {
+        self.chunks.push(Chunk { offset, owner, class, purpose });
     }
 
     /// What `from` owns is now `to`'s.
@@ -161,8 +162,14 @@ impl Book {
                 let detail = format!("client {client} WRITEs block {place}, which is {:?}", entry.used);
                 Err(Violation::new(Promise::Blocks, detail))
             }
-            // It is named when a CAS publishes it.
-            _ => Ok(()),
+            Some(_) => Ok(()),
+            None => {
+                // A CAS that publishes it says which version it is.
+                let block = BlockRef { offset: place, class: chunk.class, version: Version(0) };
+                let (used, marked, seen_ms) = (Use::Written, false, None);
+                self.blocks.push(Entry { block, owner: client, used, marked, seen_ms });
+                Ok(())
+            }
         }
     }
 
@@ -203,11 +210,10 @@ impl Book {
         let (SlotState::Live(block) | SlotState::Deleted(block)) = new.state() else {
             return Err(transition(client, slot, old, new));
         };
-        let legal = match (old.state(), new.state()) {
-            (SlotState::Empty, SlotState::Live(_)) => true,
-            (SlotState::Live(_), _) | (SlotState::Deleted(_), SlotState::Live(_)) => true,
-            _ => false,
-        };
+        let legal = matches!(
+            (old.state(), new.state()),
+            (SlotState::Live(_), _) | (SlotState::Empty | SlotState::Deleted(_), SlotState::Live(_))
+        );
         if !legal {
             return Err(transition(client, slot, old, new));
         }
@@ -356,13 +362,22 @@ impl Book {
         own.map(|chunk| (chunk.offset, chunk.purpose)).collect()
     }
 
-    /// The class of a chunk with blocks in use.
-    pub(super) fn class_of(&self, chunk: u64) -> Option<u8> {
-        let shape_holds = |entry: &&Entry| {
-            let start = entry.block.offset.0 - entry.block.offset.0 % CHUNK_BYTES;
-            start == chunk && chunk_shape(entry.block.class).block_count > 0
-        };
-        self.blocks.iter().find(shape_holds).map(|entry| entry.block.class.index())
+    /// The class of a chunk.
+    pub(super) fn class_of(&self, chunk: u64) -> Option<SizeClass> {
+        self.chunks.iter().find(|entry| entry.offset == chunk).map(|entry| entry.class)
+    }
+
+    /// Blocks that a client wrote and no CAS published; none if it may not know of some.
+    pub(super) fn unpublished(&self, client: usize) -> Vec<(Offset, SizeClass, ChunkPurpose)> {
+        if self.excused.contains(&client) {
+            return Vec::new();
+        }
+        let own = self.blocks.iter().filter(|entry| entry.owner == client && entry.used == Use::Written);
+        own.filter_map(|entry| {
+            let chunk = self.chunk(entry.block.offset.0)?;
+            Some((entry.block.offset, chunk.class, chunk.purpose))
+        })
+        .collect()
     }
 }
 

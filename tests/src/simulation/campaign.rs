@@ -32,7 +32,7 @@ pub struct Found {
     /// The history.
     pub history: String,
     /// The world it was found in.
-    pub found_in: Story,
+    pub found_in: Task,
 }
 
 /// Sums of a campaign.
@@ -78,9 +78,6 @@ pub fn explore(region: &Region, task: &Task) -> Sums {
         How::Complete => complete(&mut world, SCHEDULES_MAX),
         How::Walks { seed, count } => random(&mut world, seed, count),
     };
-    if explored.schedules > 20_000 {
-        eprintln!("{} {} {}", task.family, task.story, explored.schedules);
-    }
     let mut sums = Sums { worlds: 1, counts: world.counts, ..Sums::default() };
     sums.coverage = std::mem::take(&mut world.coverage);
     sums.complete = u64::from(task.how == How::Complete && !explored.is_cut_short);
@@ -128,15 +125,18 @@ pub fn made_small(region: &Region, task: &Task, explored: &Explored) -> Option<F
     let seed = failure.seed.unwrap_or(0);
     let (result, schedule) = super::explore::replay(&mut world, seed, &failure.schedule);
     let violation = result.err().unwrap_or(failure.violation);
-    Some(Found { story, violation, schedule, seed, history: world.tell(), found_in: task.story.clone() })
+    Some(Found { story, violation, schedule, seed, history: world.tell(), found_in: task.clone() })
 }
 
 impl std::fmt::Display for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "{}", self.violation)?;
         writeln!(f, "  world: {}", self.story)?;
-        writeln!(f, "  found in: {}", self.found_in)?;
-        writeln!(f, "  seed: {}", self.seed)?;
+        writeln!(f, "  found in: {}", self.found_in.story)?;
+        if let How::Walks { seed, .. } = self.found_in.how {
+            let walk = self.seed.wrapping_sub(seed);
+            writeln!(f, "  again, if the world was drawn: simulate again {seed:#x} {walk}")?;
+        }
         writeln!(f, "  schedule: {:?}", self.schedule)?;
         write!(f, "{}", self.history)
     }

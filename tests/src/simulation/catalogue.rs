@@ -162,7 +162,6 @@ pub fn small() -> Vec<Task> {
             vec![put(first), put(Key::Neighbour)],
             vec![delete(first), put(Key::Twin)],
             vec![put(first), put(Key::Twin)],
-            vec![put(first), put(first), put(first)],
         ] {
             for other in sequences(&calls(&[first, Key::Twin]), 1) {
                 let story = Story::of(vec![owner.clone(), other]).after(past.clone());
@@ -197,21 +196,22 @@ pub fn small() -> Vec<Task> {
     tasks
 }
 
+/// A world drawn from `seed`, as [`large`] draws it.
+pub fn drawn_task(seed: u64, count: u64) -> Task {
+    let story = drawn(seed);
+    let family = match (story.fine, story.rebuild.is_some(), story.reuse != Reuse::Never) {
+        (true, ..) => "drawn: verbs that tear",
+        (false, true, _) => "drawn: rebuilds under load",
+        (false, false, true) => "drawn: blocks used again",
+        (false, false, false) => "drawn: load and mishaps",
+    };
+    Task { family, story, how: How::Walks { seed, count } }
+}
+
 /// Larger worlds, drawn from `seed`: `worlds` of them, with `walks` each.
 pub fn large(seed: u64, worlds: u64, walks: u64) -> Vec<Task> {
-    (0..worlds)
-        .map(|number| {
-            let seed = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let story = drawn(seed);
-            let family = match (story.fine, story.rebuild.is_some(), story.reuse != Reuse::Never) {
-                (true, ..) => "verbs that tear",
-                (false, true, _) => "rebuilds under load",
-                (false, false, true) => "blocks used again under load",
-                (false, false, false) => "load and mishaps",
-            };
-            Task { family, story, how: How::Walks { seed, count: walks } }
-        })
-        .collect()
+    let seed_of = |number: u64| seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    (0..worlds).map(|number| drawn_task(seed_of(number), walks)).collect()
 }
 
 /// A story drawn from a seed.
@@ -234,8 +234,10 @@ fn drawn(seed: u64) -> Story {
     story.first_version = [1, 1, 250, 254, 255][draw(5)];
     story.reuse = [Reuse::Never, Reuse::AtOnce, Reuse::AfterGrace][draw(3)];
     story.misled = draw(8) == 0;
-    if story.rebuild.is_some() {
-        // The bucket must have room for what the rebuild moves one by one.
+    story.scarce = draw(8) == 0;
+    story.together = draw(3) == 0;
+    if story.rebuild == Some(Rebuild::One) {
+        // It would make no room.
         story.fillers = 0;
     }
     story

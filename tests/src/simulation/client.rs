@@ -4,6 +4,8 @@
 //! (`sidestep_client::operation`); here is only what a thread would wait for in between. A client's own steps take no
 //! time: it goes on at once when a completion is there, which gives the strictest history.
 
+use std::sync::Arc;
+
 use sidestep_client::allocator::Allocator;
 use sidestep_client::directory::Directory;
 use sidestep_client::operation::change::{Change, Changed};
@@ -18,7 +20,7 @@ use sidestep_common::fabric::{
 use sidestep_common::layout::SizeClass;
 use sidestep_common::wire::ChunkPurpose;
 
-use super::region::{Region, value_bytes, value_number};
+use super::region::{ENTRIES, Region, value_bytes, value_number};
 use super::story::{Ask, Call};
 use super::violation::{Promise, Violation};
 use crate::linearizability::Answer;
@@ -80,7 +82,7 @@ enum Rejoining {
 
 pub(super) struct Client {
     pub(super) fabric: SimFabric,
-    directory: Directory,
+    directory: Arc<Directory>,
     allocator: Allocator,
     write_ids: WriteIds,
     machine: Option<Machine>,
@@ -92,6 +94,8 @@ pub(super) struct Client {
     completions: Vec<Completion>,
     rejoining: Option<Rejoining>,
     pauses: bool,
+    /// Of the words of its directory, when they were last looked at.
+    generations: [u32; ENTRIES],
     /// Its clock is ahead by so much.
     pub(super) ahead_ms: u64,
     /// What it did last, for those who kill it while a mark is out.
@@ -102,7 +106,7 @@ impl Client {
     pub(super) fn new(region: &Region, session: u32) -> Self {
         Self {
             fabric: region.node.connect(Rights::ReadWrite, DEPTH, BUFFER_LIMIT_BYTES),
-            directory: Directory::from_bytes(&region.directory),
+            directory: Arc::new(Directory::from_bytes(&region.directory)),
             allocator: Allocator::new(),
             write_ids: WriteIds::new(session, 0),
             machine: None,
@@ -113,14 +117,15 @@ impl Client {
             completions: Vec::new(),
             rejoining: None,
             pauses: false,
+            generations: [0; ENTRIES],
             ahead_ms: 0,
             last: Ask::Get,
         }
     }
 
-    /// Its copy of the directory is an old one.
-    pub(super) fn mislead(&mut self, region: &Region) {
-        self.directory = Directory::from_bytes(&region.old_directory);
+    /// It uses that copy of the directory.
+    pub(super) fn share(&mut self, directory: Arc<Directory>) {
+        self.directory = directory;
     }
 
     pub(super) fn allocator(&mut self) -> &mut Allocator {
@@ -312,6 +317,17 @@ impl Client {
         self.pauses = false;
     }
 
+    /// Whether no word of its directory has become older since this was asked last.
+    pub(super) fn directory_only_grows(&mut self, region: &Region) -> bool {
+        let mut grows = true;
+        for (at, newest) in (region.first_entry()..).zip(&mut self.generations) {
+            let generation = self.directory.word(at).generation;
+            grows &= generation >= *newest;
+            *newest = generation;
+        }
+        grows
+    }
+
     /// The time of the call under way is up: it ends with its verbs out.
     pub(super) fn time_out(&mut self, region: &Region, now_ms: u64) -> End {
         let is_out = self.batch.take().is_some();
@@ -342,7 +358,8 @@ impl Client {
         self.pauses = false;
         if let Some(session) = new_session {
             self.allocator = Allocator::new();
-            self.directory = Directory::from_bytes(&region.directory);
+            self.directory = Arc::new(Directory::from_bytes(&region.directory));
+            self.generations = [0; ENTRIES];
             self.write_ids = WriteIds::new(session, 0);
         }
         match self.rejoining.take() {

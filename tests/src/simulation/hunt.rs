@@ -1,8 +1,8 @@
 //! Looks for mistakes that were planted.
 //!
-//! Always true: a mistake counts as caught only if a world breaks a promise with it and keeps all of them without it. One
-//! that another rule makes up for is planted together with the lack of that rule, and counts only in a world where that
-//! lack alone breaks nothing.
+//! Always true: a mistake counts as caught only if a schedule breaks a promise with it (without it, no schedule of these
+//! worlds does: they are in the catalogue too). One that another rule makes up for is planted together with the lack of
+//! that rule, and counts only in a schedule that keeps all promises with that lack alone.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;
@@ -12,10 +12,12 @@ use sidestep_common::planted::{Fault, plant};
 
 use super::campaign::explore;
 use super::catalogue::{How, Task, large};
+use super::explore::replay;
 use super::fault::Befall;
 use super::region::{Key, Region};
 use super::story::{Rebuild, Reuse, Story, delete, get, put};
 use super::violation::Promise;
+use super::world::World;
 
 /// What became of a planted mistake.
 #[derive(Clone, Debug)]
@@ -41,8 +43,9 @@ pub struct Caught {
     pub schedule_number: u64,
 }
 
-/// Walks of each world that is not explored whole, and of each that is drawn.
-const WALKS: u64 = 3000;
+/// Walks of each world that is not explored whole: few at first, then many.
+const WALKS: [u64; 2] = [200, 4000];
+/// The same of worlds that are drawn.
 const DRAWN_WORLDS: u64 = 400;
 const DRAWN_WALKS: u64 = 500;
 
@@ -63,6 +66,8 @@ pub fn grounds() -> Vec<Task> {
             get(twin),
         ]]),
         Story { fillers: 30, ..Story::of(vec![vec![put(first), get(first)]]) },
+        Story { fillers: 30, ..Story::of(vec![vec![put(first), put(neighbour), put(neighbour)]]) },
+        Story { scarce: true, ..Story::of(vec![vec![put(first), put(first), put(neighbour)]]) },
         Story { misled: true, ..Story::of(vec![vec![put(first), get(first)]]) },
         Story { misled: true, ..Story::of(vec![vec![get(first), delete(first)]]) }.after(vec![put(first)]),
         Story::of(vec![vec![put(first)], vec![put(first)]]),
@@ -106,6 +111,16 @@ pub fn grounds() -> Vec<Task> {
             }
         }
     }
+    // A full bucket is sealed without any word becoming CLOSED.
+    let full = Story::of(vec![vec![put(neighbour), put(neighbour)], vec![delete(neighbour)]]);
+    let full = full.after(vec![put(first), put(twin)]);
+    walks.push(Story { fillers: 29, rebuild: Some(Rebuild::Two), ..full });
+    // One session learns a word of the directory that another knows to be old.
+    for rebuild in [Rebuild::One, Rebuild::Two] {
+        let story = Story::of(vec![vec![get(first), put(first)], vec![get(first), get(first), get(first)]]);
+        let story = Story { rebuild: Some(rebuild), together: true, misled: true, fine: true, ..story };
+        walks.push(story.after(vec![put(first)]));
+    }
     for (reuse, befalls) in [(Reuse::AtOnce, 0), (Reuse::AfterGrace, 3)] {
         for fine in [false, true] {
             for clients in [
@@ -121,10 +136,12 @@ pub fn grounds() -> Vec<Task> {
             }
         }
     }
-    tasks.extend((1..).zip(walks).map(|(seed, story)| {
-        let how = How::Walks { seed: seed << 32, count: WALKS };
-        Task { family: "hunt", story, how }
-    }));
+    for count in WALKS {
+        tasks.extend((1..).zip(&walks).map(|(seed, story)| {
+            let how = How::Walks { seed: seed << 32 | count << 16, count };
+            Task { family: "hunt", story: story.clone(), how }
+        }));
+    }
     tasks.extend(large(0xfa17, DRAWN_WORLDS, DRAWN_WALKS));
     tasks
 }
@@ -154,19 +171,46 @@ pub fn hunt_all(tell: &(dyn Fn(&Hunted) + Sync)) -> Vec<Hunted> {
 /// Plants one mistake and looks for it.
 pub fn hunt(fault: Fault, grounds: &[Task]) -> Hunted {
     let masks = fault.masked_by();
-    let together = [&[fault], masks].concat();
     let mut schedules = 0;
     for task in grounds {
-        let tried = try_with(&together, task);
+        let tried = if masks.is_empty() { try_with(&[fault], task) } else { try_masked(fault, masks, task) };
         schedules += tried.schedules;
         let Some((promise, detail)) = tried.broken else { continue };
-        if !masks.is_empty() && try_with(masks, task).broken.is_some() {
-            continue;
-        }
         let caught = Caught { promise, detail, story: task.story.clone(), schedule_number: tried.schedules };
         return Hunted { fault, caught: Some(caught), schedules };
     }
     Hunted { fault, caught: None, schedules }
+}
+
+/// Walks with the mistake and its masks until a schedule breaks a promise that the masks alone keep in it.
+fn try_masked(fault: Fault, masks: &[Fault], task: &Task) -> Tried {
+    let together = [&[fault], masks].concat();
+    let (mut seed, count) = match task.how {
+        How::Walks { seed, count } => (seed, count),
+        How::Complete => (1, WALKS[0]),
+    };
+    let end = seed + count;
+    let mut schedules = 0;
+    while seed < end {
+        let how = How::Walks { seed, count: end - seed };
+        plant(&together);
+        let region = Region::new();
+        let explored = explore(&region, &Task { how, ..task.clone() }).explored;
+        schedules += explored.schedules;
+        let Some(failure) = explored.failure else { break };
+        let walked = failure.seed.unwrap_or(end);
+        plant(masks);
+        let mut world = World::new(&region, task.story.clone());
+        let (masked, _) = replay(&mut world, walked, &failure.schedule);
+        if masked.is_ok() {
+            plant(&[]);
+            let violation = failure.violation;
+            return Tried { schedules, broken: Some((Some(violation.promise), violation.detail)) };
+        }
+        seed = walked + 1;
+    }
+    plant(&[]);
+    Tried { schedules, broken: None }
 }
 
 struct Tried {

@@ -34,8 +34,11 @@ pub(super) struct Janitor {
     /// Slots that come before those that matter.
     fillers: usize,
     /// The new bucket of each half, with its words.
-    halves: Vec<(Offset, DirectoryWord, Vec<(SlotWord, Option<Offset>)>)>,
+    halves: Vec<Half>,
 }
+
+/// A new bucket: where, by which directory word, and its words with the slots that they come from.
+type Half = (Offset, DirectoryWord, Vec<(SlotWord, Option<Offset>)>);
 
 /// Memory that a step read or changed.
 pub(super) type Touched = (Offset, u64);

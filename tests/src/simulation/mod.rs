@@ -24,6 +24,7 @@ mod janitor;
 mod region;
 mod shrink;
 mod story;
+pub mod table;
 mod violation;
 mod world;
 

@@ -12,10 +12,13 @@ use sidestep_common::layout::{
 
 /// The grace period of the region.
 pub(super) const GRACE_MS: u64 = 1000;
-const REGION_BYTES: u64 = 24 << 20;
+/// Room for a chunk a put, if need be; not all of it is ever touched.
+const REGION_BYTES: u64 = 40 << 20;
 const SEED: u64 = 7;
 /// Directory entries to a segment, as a power of two.
 const SHARED_BITS: u32 = 2;
+/// Directory entries to a segment.
+pub(super) const ENTRIES: usize = 1 << SHARED_BITS;
 /// Keys that only fill the bucket up.
 const FILLERS: usize = 31;
 
@@ -138,7 +141,7 @@ impl Region {
 
     /// Entries that share the segment of the stories' keys.
     pub const fn entries(&self) -> u64 {
-        1 << SHARED_BITS
+        ENTRIES as u64
     }
 }
 

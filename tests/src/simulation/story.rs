@@ -77,6 +77,10 @@ pub struct Story {
     pub first_version: u8,
     /// When blocks are used again. If they are, the first client owns those of `before`.
     pub reuse: Reuse,
+    /// Chunks are granted with one block left.
+    pub scarce: bool,
+    /// Clients are sessions of one, which share its copy of the directory.
+    pub together: bool,
     /// Clients begin with a copy of the directory that leads to another segment.
     pub misled: bool,
     /// The segment is rebuilt meanwhile.
@@ -96,6 +100,8 @@ impl Story {
             befalls: 0,
             first_version: 1,
             reuse: Reuse::Never,
+            scarce: false,
+            together: false,
             misled: false,
             rebuild: None,
             fine: false,
@@ -157,6 +163,12 @@ impl std::fmt::Display for Story {
             Reuse::Never => {}
             Reuse::AtOnce => write!(f, "blocks are reused at once; ")?,
             Reuse::AfterGrace => write!(f, "blocks are reused after grace; ")?,
+        }
+        if self.scarce {
+            write!(f, "one block a chunk; ")?;
+        }
+        if self.together {
+            write!(f, "sessions of one client; ")?;
         }
         if self.misled {
             write!(f, "directories are old; ")?;

@@ -32,6 +32,10 @@ pub enum Promise {
     Marks,
     /// A put that won no CAS lost its last to a blind word.
     Claims,
+    /// A client's copy of the directory gets newer words only.
+    Directory,
+    /// A block is published, given back, or of unknown fate.
+    Accounts,
     /// A call ends within so many verbs when nothing goes wrong any more.
     Progress,
     /// No error is given that the situation does not justify.

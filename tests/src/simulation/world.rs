@@ -6,6 +6,9 @@
 //! A call begins with its first verb and ends with its last completion: later and earlier would only weaken the order in
 //! time that the checker holds answers against.
 
+use std::sync::Arc;
+
+use sidestep_client::directory::Directory;
 use sidestep_client::operation::OperationError;
 use sidestep_common::fabric::sim::{Loss, QueuePairId, Step as NetStep, Touch, WayBack};
 use sidestep_common::layout::{BlockRef, CHUNK_BYTES, SLOTS_PER_BUCKET, SizeClass, chunk_shape};
@@ -107,8 +110,8 @@ struct Actor {
     /// Verbs that are out although nobody waits for them any more, and of what they were.
     stray: usize,
     stray_stage: Stage,
-    /// The memory had seen so many changes when it paused.
-    paused_at: u64,
+    /// The memory had seen so many changes when its present try began. While there are no more, a pause goes on.
+    tried_at: u64,
 }
 
 /// Counts of a run.
@@ -251,7 +254,8 @@ impl<'r> World<'r> {
                     return Some(end);
                 }
                 Event::Memory(class, purpose) => {
-                    self.grant(client, owner, class, purpose);
+                    let grant = self.grant(owner, class, purpose);
+                    Self::add(self.region, client, grant, purpose);
                     event = self.note(|world| client.resume(world.region, world.now_ms))?;
                 }
                 Event::Pauses => return None,
@@ -275,18 +279,19 @@ impl<'r> World<'r> {
         }
     }
 
-    fn grant(&mut self, client: &mut Client, owner: usize, class: SizeClass, purpose: ChunkPurpose) {
+    /// What the server does when it is asked for memory.
+    fn grant(&mut self, owner: usize, class: SizeClass, purpose: ChunkPurpose) -> ChunkGrant {
         let offset = self.next_chunk;
         self.next_chunk += CHUNK_BYTES;
-        let grant = ChunkGrant {
-            offset,
-            class: class.index(),
-            first_index: 0,
-            block_count: chunk_shape(class).block_count,
-            version: self.story.first_version,
-        };
-        self.book.granted(offset, owner, purpose);
-        let added = client.allocator().add(&self.region.superblock.geometry, grant, purpose);
+        self.book.granted(offset, owner, class, purpose);
+        let block_count = chunk_shape(class).block_count;
+        let first_index = if self.story.scarce { block_count - 1 } else { 0 };
+        let version = self.story.first_version;
+        ChunkGrant { offset, class: class.index(), first_index, block_count, version }
+    }
+
+    fn add(region: &Region, client: &mut Client, grant: ChunkGrant, purpose: ChunkPurpose) {
+        let added = client.allocator().add(&region.superblock.geometry, grant, purpose);
         assert!(added.is_ok(), "the region has room for every chunk of a story: {added:?}");
     }
 
@@ -322,10 +327,18 @@ impl<'r> World<'r> {
         self.random = seed;
         let fillers = usize::from(self.story.fillers);
         self.janitor = self.story.rebuild.map(|into| Janitor::new(into, fillers));
+        let copy = || {
+            let region = self.region;
+            let bytes = if self.story.misled { &region.old_directory } else { &region.directory };
+            Arc::new(Directory::from_bytes(bytes))
+        };
+        let shared = self.story.together.then(copy);
         for number in 0..self.story.clients.len() {
             let mut client = Client::new(self.region, number as u32 + 1);
-            if self.story.misled {
-                client.mislead(self.region);
+            if let Some(directory) = &shared {
+                client.share(Arc::clone(directory));
+            } else if self.story.misled {
+                client.share(copy());
             }
             if self.story.reuse != Reuse::Never && number == 0 {
                 self.take_over(&mut client);
@@ -339,7 +352,7 @@ impl<'r> World<'r> {
                 refuse_memory: false,
                 stray: 0,
                 stray_stage: ("", ""),
-                paused_at: 0,
+                tried_at: 0,
             });
         }
     }
@@ -348,16 +361,17 @@ impl<'r> World<'r> {
     fn take_over(&self, client: &mut Client) {
         for (chunk, purpose) in self.book.chunks_of(0) {
             let Some(class) = self.book.class_of(chunk) else { continue };
-            let Some(shape) = SizeClass::from_index(class).map(chunk_shape) else { continue };
+            if self.book.used_blocks(chunk) == chunk_shape(class).block_count {
+                continue;
+            }
             let grant = ChunkGrant {
                 offset: chunk,
-                class,
+                class: class.index(),
                 first_index: self.book.used_blocks(chunk),
-                block_count: shape.block_count,
+                block_count: chunk_shape(class).block_count,
                 version: self.story.first_version,
             };
-            let added = client.allocator().add(&self.region.superblock.geometry, grant, purpose);
-            assert!(added.is_ok(), "the chunk was granted before: {added:?}");
+            Self::add(self.region, client, grant, purpose);
         }
     }
 
@@ -404,7 +418,7 @@ impl<'r> World<'r> {
                 Life::Alive => {
                     let pending = self.region.node.pending(id);
                     let may_begin = if actor.client.pauses() {
-                        actor.paused_at != self.changes
+                        actor.tried_at != self.changes
                     } else {
                         !actor.client.is_busy() && self.has_more(actor)
                     };
@@ -546,9 +560,10 @@ impl<'r> World<'r> {
             return;
         }
         if actor.client.pauses() {
-            if actor.paused_at == self.changes {
+            if actor.tried_at == self.changes {
                 return;
             }
+            actor.tried_at = self.changes;
             let event = actor.client.resume(self.region, self.now_ms);
             self.after(me, event, footprint);
             return;
@@ -559,6 +574,7 @@ impl<'r> World<'r> {
         let Some(&call) = self.story.clients[me].get(actor.next_call) else { return };
         actor.next_call += 1;
         actor.verbs = 0;
+        actor.tried_at = self.changes;
         let value = 100 * (me as u64 + 1) + actor.next_call as u64;
         actor.record = Some(self.history.records.len());
         self.history.records.push(Record {
@@ -618,6 +634,10 @@ impl<'r> World<'r> {
 
     /// What follows a client's own step.
     fn after(&mut self, me: usize, event: Result<Event, Violation>, footprint: &mut Footprint) {
+        if self.story.rebuild.is_some() && !self.actors[me].client.directory_only_grows(self.region) {
+            let detail = format!("client {me} forgot a newer word of the directory for an older one");
+            self.violation.get_or_insert(Violation::new(Promise::Directory, detail));
+        }
         let mut event = event;
         loop {
             match event {
@@ -625,11 +645,7 @@ impl<'r> World<'r> {
                     self.violation.get_or_insert(violation);
                     return;
                 }
-                Ok(Event::Waits) => return,
-                Ok(Event::Pauses) => {
-                    self.actors[me].paused_at = self.changes;
-                    return;
-                }
+                Ok(Event::Waits | Event::Pauses) => return,
                 Ok(Event::Memory(class, purpose)) => {
                     let actor = &mut self.actors[me];
                     if std::mem::take(&mut actor.refuse_memory) {
@@ -639,19 +655,8 @@ impl<'r> World<'r> {
                         self.ended(me, end, footprint);
                         return;
                     }
-                    let offset = self.next_chunk;
-                    self.next_chunk += CHUNK_BYTES;
-                    let grant = ChunkGrant {
-                        offset,
-                        class: class.index(),
-                        first_index: 0,
-                        block_count: chunk_shape(class).block_count,
-                        version: self.story.first_version,
-                    };
-                    self.book.granted(offset, me, purpose);
-                    let geometry = &self.region.superblock.geometry;
-                    let added = actor.client.allocator().add(geometry, grant, purpose);
-                    assert!(added.is_ok(), "the region has room for every chunk of a story: {added:?}");
+                    let grant = self.grant(me, class, purpose);
+                    Self::add(self.region, &mut self.actors[me].client, grant, purpose);
                     event = self.actors[me].client.resume(self.region, self.now_ms);
                 }
                 Ok(Event::Ended(end)) => {
@@ -750,7 +755,7 @@ impl<'r> World<'r> {
             refuse_memory: false,
             stray: 0,
             stray_stage,
-            paused_at: 0,
+            tried_at: 0,
         });
     }
 
@@ -880,6 +885,11 @@ impl<'r> World<'r> {
         if let Some(violation) = self.violation.take() {
             return Err(violation);
         }
+        let waits = |actor: &Actor| actor.life == Life::Alive && actor.client.is_busy();
+        if let Some(me) = self.actors.iter().position(waits) {
+            let detail = format!("client {me} waits for something that does not come");
+            return Err(Violation::new(Promise::Progress, detail));
+        }
         let mut observer = Client::new(self.region, 200);
         for at in 0..self.keys.len() {
             let call = Call { ask: Ask::Get, key: self.keys[at].0 };
@@ -900,7 +910,30 @@ impl<'r> World<'r> {
             return Err(violation);
         }
         self.history.check(&mut self.checker, &self.keys, self.lives, &mut self.events)?;
-        self.book.balance()
+        self.book.balance()?;
+        self.unpublished()
+    }
+
+    /// Blocks that a client wrote and never published are the next that it is given, unless it may not know their fate.
+    fn unpublished(&mut self) -> Result<(), Violation> {
+        if self.story.reuse != Reuse::Never {
+            return Ok(());
+        }
+        for (me, actor) in self.actors.iter_mut().enumerate() {
+            if actor.life != Life::Alive {
+                continue;
+            }
+            let unpublished = self.book.unpublished(me);
+            for (block, class, purpose) in &unpublished {
+                let next = actor.client.allocator().allocate(*class, *purpose);
+                let is_one = next.is_some_and(|next| unpublished.iter().any(|entry| entry.0 == next.offset));
+                if !is_one {
+                    let detail = format!("client {me} neither published nor took back block {block}");
+                    return Err(Violation::new(Promise::Accounts, detail));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The history as a person can read it.
