@@ -1,6 +1,6 @@
 # Entry points. Each says what it does; nothing here asks anything.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build test test-unit test-verbs lint
+.PHONY: help setup demo build test test-unit test-sim test-verbs soak lint
 
 help: ## Show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -22,6 +22,14 @@ test: ## Run every test; real verbs in the Soft-RoCE machine
 test-unit: ## Run the tests that need no virtual machine
 	@deploy/scripts/setup.sh build
 	@tests/scripts/unit.sh
+
+test-sim: ## Run the simulator: every small world, millions of schedules, every planted mistake
+	@deploy/scripts/setup.sh build
+	@tests/scripts/sim.sh
+
+soak: ## Run the simulator from fresh seeds for HOURS=n; the ledger is target/simulation/ledger.txt
+	@deploy/scripts/setup.sh build
+	@tests/scripts/soak.sh $(HOURS)
 
 test-verbs: ## Run the tests on real verbs alone
 	@deploy/scripts/setup.sh build test-verbs

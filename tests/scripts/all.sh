@@ -6,6 +6,7 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 source "$here/tally.sh"
 
 run_suite unit "$here/unit.sh"
+run_suite simulation "$here/sim.sh"
 run_suite verbs "$here/verbs.sh"
 echo
 show_skips

@@ -22,7 +22,7 @@ const USAGE: &str = "usage: simulate test [--docs FILE] | soak HOURS [--ledger F
 
 /// The drawn worlds of `test`: as many as give millions of schedules.
 const TEST_SEED: u64 = 0x51de_57e9;
-const TEST_WORLDS: u64 = 2600;
+const TEST_WORLDS: u64 = 2000;
 const TEST_WALKS: u64 = 2000;
 /// The drawn worlds between two lines of a soak's ledger.
 const SOAK_WORLDS: u64 = 2000;

@@ -14,7 +14,7 @@ use super::region::{Key, Region};
 use super::story::Rebuild;
 
 /// Slots that are sealed and unsealed one by one; the rest in one go, since nobody uses them.
-const SINGLE_SLOTS: usize = 4;
+const SINGLE_SLOTS: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {

@@ -25,6 +25,8 @@ mod region;
 mod shrink;
 mod story;
 pub mod table;
+#[cfg(test)]
+mod tests;
 mod violation;
 mod world;
 

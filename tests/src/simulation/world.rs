@@ -648,7 +648,9 @@ impl<'r> World<'r> {
                 Ok(Event::Waits | Event::Pauses) => return,
                 Ok(Event::Memory(class, purpose)) => {
                     let actor = &mut self.actors[me];
-                    if std::mem::take(&mut actor.refuse_memory) {
+                    let pool_end = self.region.superblock.geometry.region_bytes;
+                    let is_empty = self.next_chunk + CHUNK_BYTES > pool_end;
+                    if std::mem::take(&mut actor.refuse_memory) || is_empty {
                         let stage = actor.client.stage();
                         self.coverage.hit(stage, Befall::NoMemory);
                         let end = self.actors[me].client.no_memory();
@@ -934,6 +936,26 @@ impl<'r> World<'r> {
             }
         }
         Ok(())
+    }
+
+    /// What everybody could tell of the run: answers, and which call was over before which began.
+    #[cfg(test)]
+    pub(super) fn outcome(&self) -> String {
+        let mut records: Vec<&Record> = self.history.records.iter().collect();
+        records.sort_by_key(|record| (record.client, record.value));
+        let mut text = String::new();
+        for record in &records {
+            match record.fate {
+                Fate::Returned(_, answer) => text += &format!("{answer:?} "),
+                other => text += &format!("{other:?} "),
+            }
+            for other in &records {
+                let is_before = matches!(other.fate, Fate::Returned(at, _) if at < record.invoked);
+                text.push(if is_before { '1' } else { '0' });
+            }
+            text.push(';');
+        }
+        text
     }
 
     /// The history as a person can read it.

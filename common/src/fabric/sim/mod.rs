@@ -16,6 +16,8 @@ mod client;
 mod memory;
 mod queue_pair;
 mod step;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

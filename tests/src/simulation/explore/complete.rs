@@ -23,6 +23,17 @@ struct Frame {
 
 /// Tries every schedule, or `schedules_max` of them.
 pub fn complete(world: &mut World<'_>, schedules_max: u64) -> Explored {
+    complete_with(world, schedules_max, true, &mut |_| {})
+}
+
+/// The same; `prunes` says whether what nobody could tell apart is tried once only, and `ended` sees the world at the end
+/// of each schedule.
+pub(in crate::simulation) fn complete_with(
+    world: &mut World<'_>,
+    schedules_max: u64,
+    prunes: bool,
+    ended: &mut dyn FnMut(&World<'_>),
+) -> Explored {
     let mut explored = Explored::default();
     let mut path: Vec<Frame> = Vec::new();
     let mut choices = Vec::new();
@@ -35,7 +46,7 @@ pub fn complete(world: &mut World<'_>, schedules_max: u64) -> Explored {
             let choice = frame.choices[frame.at];
             befallen |= super::is_fault(choice);
             frame.footprint = world.take(choice);
-            asleep = awake_after(&frame.asleep, &frame.footprint);
+            asleep = if prunes { awake_after(&frame.asleep, &frame.footprint) } else { Vec::new() };
         }
         // And on from there, always the first that is awake.
         let is_whole = loop {
@@ -48,7 +59,7 @@ pub fn complete(world: &mut World<'_>, schedules_max: u64) -> Explored {
             befallen |= super::is_fault(choice);
             explored.crash_points += u64::from(matches!(choice, Choice::Befalls(_, Befall::Death)));
             let footprint = world.take(choice);
-            let after = awake_after(&asleep, &footprint);
+            let after = if prunes { awake_after(&asleep, &footprint) } else { Vec::new() };
             path.push(Frame { choices: std::mem::take(&mut choices), at, footprint, asleep });
             asleep = after;
         };
@@ -60,6 +71,7 @@ pub fn complete(world: &mut World<'_>, schedules_max: u64) -> Explored {
                 explored.failure = Some(Failure { violation, schedule: schedule(), seed: None });
                 return explored;
             }
+            ended(world);
         } else if let Some(violation) = world.take_violation() {
             explored.failure = Some(Failure { violation, schedule: schedule(), seed: None });
             return explored;
@@ -70,6 +82,9 @@ pub fn complete(world: &mut World<'_>, schedules_max: u64) -> Explored {
         loop {
             let Some(frame) = path.last_mut() else { return explored };
             let tried = (frame.choices[frame.at], std::mem::take(&mut frame.footprint));
+            if !prunes {
+                frame.asleep.clear();
+            }
             frame.asleep.push(tried);
             if let Some(next) = first_awake(&frame.choices, &frame.asleep, frame.at + 1) {
                 frame.at = next;
