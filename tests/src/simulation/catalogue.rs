@@ -3,9 +3,9 @@
 //! Always true: the list is the same in every run; what is called small is explored completely.
 
 use super::fault::Befall;
+use super::random::draw;
 use super::region::Key;
 use super::story::{Call, Rebuild, Reuse, Story, delete, get, put};
-use super::world::draw;
 
 /// How a world is explored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -21,6 +21,7 @@ mod fault;
 mod history;
 pub mod hunt;
 mod janitor;
+mod random;
 mod region;
 mod shrink;
 mod story;

@@ -101,7 +101,9 @@ fn only_a_write_overtakes_and_only_reads() {
     let bytes = [1; 8];
     let write = Verb::Write { remote: Offset(8), from: [&bytes, &[], &[]] };
     bed.post(vec![read, write, swap(16, 0, 1)]);
-    (0..3).for_each(|_| drop(bed.step(Step::Arrive)));
+    for _ in 0..3 {
+        bed.step(Step::Arrive);
+    }
     assert!(bed.step(|id| Step::Execute(id, 2, Part::All)).is_none());
     assert!(bed.step(|id| Step::Execute(id, 1, Part::All)).is_some());
     assert!(bed.step(|id| Step::Execute(id, 2, Part::All)).is_none(), "the READ has not executed");
@@ -109,7 +111,9 @@ fn only_a_write_overtakes_and_only_reads() {
     assert!(bed.step(|id| Step::Execute(id, 2, Part::All)).is_some());
     let write = Verb::Write { remote: Offset(8), from: [&bytes, &[], &[]] };
     bed.post(vec![swap(24, 0, 1), write]);
-    (0..2).for_each(|_| drop(bed.step(Step::Arrive)));
+    for _ in 0..2 {
+        bed.step(Step::Arrive);
+    }
     assert!(bed.step(|id| Step::Execute(id, 4, Part::All)).is_none(), "behind a CAS");
 }
 

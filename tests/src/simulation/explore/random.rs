@@ -8,7 +8,8 @@
 
 use super::{Explored, Failure, is_fault};
 use crate::simulation::fault::Befall;
-use crate::simulation::world::{Choice, World, draw};
+use crate::simulation::random::draw;
+use crate::simulation::world::{Choice, World};
 
 /// How a walk chooses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
