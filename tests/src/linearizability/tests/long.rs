@@ -1,0 +1,1 @@
+//! Long histories, as real processes make them.

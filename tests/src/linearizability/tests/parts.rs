@@ -1,0 +1,1 @@
+//! What the search is guided by, held against what it was concluded from.
