@@ -5,12 +5,13 @@
 use std::fmt;
 
 use super::demand::Demand;
-use super::search::{Manner, Moment, Search, Stop};
+use super::search::{Bounds, Manner, Moment, Search, Stop};
 use super::violation::Violation;
 use super::{Call, Event, Outcome, Value};
 
-/// Configurations looked at before a search gives up, unless told otherwise: some ten seconds.
-const STATES_MAX: u64 = 50_000_000;
+/// Where a search gives up, unless told otherwise: after some ten seconds, or with millions of configurations between two
+/// returns. They double with each operation in flight, so more memory would seldom help.
+const BOUNDS: Bounds = Bounds { steps_max: 400_000_000, bytes_max: 256 << 20 };
 
 /// Histories of up to so many operations, and open changes among them, are searched plainly: the search is over before
 /// the guided one would have learned what is asked for.
@@ -19,7 +20,7 @@ const PLAIN: Limits = Limits { operations_max: 24, open_max: 4 };
 /// Classes of open operations that a guided search counts, at first; and if more matter at once, which takes that many
 /// different values of clients that died, all of them read later.
 const CLASSES: usize = 8;
-const CLASSES_MAX: usize = 256;
+const CLASSES_MAX: usize = 64;
 
 /// Why a history was not accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,16 +45,16 @@ impl std::error::Error for Failure {}
 /// The search gave up. That says nothing of the history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Undecided {
-    /// Configurations looked at.
-    pub states: u64,
+    /// Configurations looked at, and comparisons of two.
+    pub steps: u64,
     /// Operations in flight when it gave up, and open ones that could have mattered then.
     pub in_flight: usize,
 }
 
 impl fmt::Display for Undecided {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { states, in_flight } = self;
-        write!(out, "undecided: gave up after {states} configurations, with {in_flight} operations in flight")
+        let Self { steps, in_flight } = self;
+        write!(out, "undecided: gave up after {steps} steps, with {in_flight} operations in flight")
     }
 }
 
@@ -70,13 +71,15 @@ struct Limits {
 /// Short histories cost some hundred nanoseconds. Long ones cost time by the number of operations in flight at once, not
 /// by their length, and no memory but for the order of their moments.
 pub struct Checker {
-    states_max: u64,
+    bounds: Bounds,
+    /// Taken by the last check.
+    steps: u64,
     plain: Limits,
     moments: Vec<Moment>,
     demand: Demand,
     plain_search: Search<0>,
     search: Search<CLASSES>,
-    wide_search: Search<CLASSES_MAX>,
+    wide: Search<CLASSES_MAX>,
 }
 
 impl Default for Checker {
@@ -86,28 +89,37 @@ impl Default for Checker {
 }
 
 impl Checker {
-    /// One that gives up after fifty million configurations.
+    /// One that gives up after 400 million steps.
     pub fn new() -> Self {
-        Self::with_states_max(STATES_MAX)
+        Self::with_steps_max(BOUNDS.steps_max)
     }
 
-    /// One that gives up after `states_max` configurations.
-    pub fn with_states_max(states_max: u64) -> Self {
+    /// One that gives up after `steps_max` steps: configurations looked at, or compared.
+    pub fn with_steps_max(steps_max: u64) -> Self {
         Self {
-            states_max,
+            bounds: Bounds { steps_max, ..BOUNDS },
+            steps: 0,
             plain: PLAIN,
             moments: Vec::new(),
             demand: Demand::default(),
             plain_search: Search::default(),
             search: Search::default(),
-            wide_search: Search::default(),
+            wide: Search::default(),
         }
     }
 
-    /// One that searches short histories plainly, as it should, and one that is guided on them too.
+    /// This one, with other bounds.
     #[cfg(test)]
-    pub(super) fn one_of_each_manner() -> [Self; 2] {
-        [Self::new(), Self { plain: Limits { operations_max: 0, open_max: 0 }, ..Self::new() }]
+    pub(super) fn bounded(self, steps_max: u64, bytes_max: usize) -> Self {
+        Self { bounds: Bounds { steps_max, bytes_max }, ..self }
+    }
+
+    /// One that always searches plainly, one that is always guided, and one as it should be.
+    #[cfg(test)]
+    pub(super) fn of_each_manner() -> [Self; 3] {
+        let all = Limits { operations_max: usize::MAX, open_max: usize::MAX };
+        let none = Limits { operations_max: 0, open_max: 0 };
+        [Self { plain: all, ..Self::new() }, Self { plain: none, ..Self::new() }, Self::new()]
     }
 
     /// Whether the history `events` of one key, which had the value `initial` before, is linearizable. The order of
@@ -115,14 +127,15 @@ impl Checker {
     ///
     /// # Errors
     ///
-    /// [`Failure::NotLinearizable`] if it is not; [`Failure::Undecided`] if the search gave up: after the configurations
-    /// that it may look at, or with more than 128 operations in flight that returned later, or more than 256 values of
+    /// [`Failure::NotLinearizable`] if it is not; [`Failure::Undecided`] if the search gave up: after the steps that
+    /// it may take, with more configurations at once than a quarter of a gigabyte holds, or with more than 128 operations in flight that returned later, or more than 64 values of
     /// open puts in doubt at once.
     ///
     /// # Panics
     ///
     /// If an operation returned before it was invoked.
     pub fn check(&mut self, initial: Option<Value>, events: &[Event]) -> Result<(), Failure> {
+        self.steps = 0;
         let Err(mut stop) = self.search(initial, events, true) else { return Ok(()) };
         if matches!(stop, Stop::Stuck { .. }) && !self.is_plain(events) {
             // Again without looking ahead, which sees what is wrong before it happens. If that is too hard, what was
@@ -136,13 +149,19 @@ impl Checker {
                 let unread = if self.is_plain(events) { None } else { self.demand.unread() };
                 Failure::NotLinearizable(Violation::new(events, event, explained, states, unread, &in_flight))
             }
-            Stop::TooHard { states, in_flight } => Failure::Undecided(Undecided { states, in_flight }),
-            Stop::Classes => Failure::Undecided(Undecided { states: 0, in_flight: CLASSES_MAX }),
+            Stop::TooHard { steps, in_flight } => Failure::Undecided(Undecided { steps, in_flight }),
+            Stop::Classes => Failure::Undecided(Undecided { steps: self.steps, in_flight: CLASSES_MAX }),
         })
+    }
+
+    /// How many steps the last check took.
+    pub fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// Whether it was proven that no order explains the history.
     pub(super) fn violates(&mut self, initial: Option<Value>, events: &[Event]) -> bool {
+        self.steps = 0;
         matches!(self.search(initial, events, true), Err(Stop::Stuck { .. }))
     }
 
@@ -153,19 +172,24 @@ impl Checker {
 
     fn search(&mut self, initial: Option<Value>, events: &[Event], looks_ahead: bool) -> Result<(), Stop> {
         self.order_moments(events);
-        let (moments, states_max) = (self.moments.as_slice(), self.states_max);
+        let (moments, bounds) = (self.moments.as_slice(), self.bounds);
         if self.is_plain(events) {
-            return self.plain_search.run(initial, events, moments, states_max, Manner::Plain);
+            let result = self.plain_search.run(initial, events, moments, bounds, Manner::Plain);
+            self.steps += self.plain_search.steps();
+            return result;
         }
         self.demand.learn(initial, events);
         let manner = Manner::Guided { demand: &mut self.demand, looks_ahead };
-        let result = self.search.run(initial, events, moments, states_max, manner);
+        let result = self.search.run(initial, events, moments, bounds, manner);
+        self.steps += self.search.steps();
         if result != Err(Stop::Classes) {
             return result;
         }
         self.demand.learn(initial, events);
         let manner = Manner::Guided { demand: &mut self.demand, looks_ahead };
-        self.wide_search.run(initial, events, moments, states_max, manner)
+        let result = self.wide.run(initial, events, moments, bounds, manner);
+        self.steps += self.wide.steps();
+        result
     }
 
     fn order_moments(&mut self, events: &[Event]) {

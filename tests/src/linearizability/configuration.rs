@@ -57,6 +57,8 @@ pub(super) struct Reached<const CLASSES: usize> {
     /// empty ones, so a new round costs nothing.
     table: Vec<(u32, u32)>,
     round: u32,
+    /// Comparisons made, ever.
+    compared: u64,
 }
 
 impl<const CLASSES: usize> Reached<CLASSES> {
@@ -69,6 +71,17 @@ impl<const CLASSES: usize> Reached<CLASSES> {
             self.table.fill((0, 0));
             self.round = 1;
         }
+    }
+
+    /// As if so many rounds had gone by.
+    #[cfg(test)]
+    pub(super) fn set_round(&mut self, round: u32) {
+        self.round = round;
+    }
+
+    /// Comparisons of two configurations, ever.
+    pub(super) fn compared(&self) -> u64 {
+        self.compared
     }
 
     /// Bytes that the configurations take.
@@ -91,6 +104,7 @@ impl<const CLASSES: usize> Reached<CLASSES> {
         let mut entry = self.entry(&new, open);
         while let Some(index) = self.at(entry) {
             let old = &self.list[index];
+            self.compared += 1;
             if old.dominates(&new, open) {
                 return;
             }

@@ -48,7 +48,7 @@ struct OfState {
     answers: u32,
     last_invoked: u64,
     last_returned: u64,
-    /// Operations that leave it, and one more if the key began with it.
+    /// Operations that can leave it in time for such an answer, and one more if the key began with it.
     sources: u32,
     /// Open operations admitted.
     admitted: u32,
@@ -71,12 +71,7 @@ impl Demand {
         self.states.clear();
         self.presence = OfPresence::default();
         self.unread = None;
-        self.states.entry(initial).or_default().sources += 1;
         for event in events {
-            match effect(event.call) {
-                Effect::Nothing => {}
-                Effect::Becomes(state) => self.states.entry(state).or_default().sources += 1,
-            }
             let Outcome::Returned { at, answer } = event.outcome else { continue };
             match needs(event.call, answer) {
                 Needs::Anything => {}
@@ -92,12 +87,23 @@ impl Demand {
                 }
             }
         }
+        if let Some(of_state) = self.states.get_mut(&initial) {
+            of_state.sources += 1;
+        }
         for event in events {
-            if let Call::Put(value) = event.call
-                && self.is_unread(value)
-            {
-                self.unread = Some(value);
-                break;
+            let state = match effect(event.call) {
+                Effect::Nothing => continue,
+                Effect::Becomes(state) => state,
+            };
+            match self.states.get_mut(&state) {
+                Some(of_state) if of_state.answers > 0 => {
+                    of_state.sources += u32::from(event.invoked <= of_state.last_returned);
+                }
+                _ if state.is_some() && self.unread.is_none() => {
+                    self.unread = state;
+                    self.states.insert(state, OfState::default());
+                }
+                _ => {}
             }
         }
     }

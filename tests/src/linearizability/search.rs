@@ -26,10 +26,6 @@ use super::demand::{Class, Demand};
 use super::register::{Needs, needs};
 use super::{Answer, Call, Event, Outcome, Value, apply};
 
-/// Room for the configurations between two returns. Beyond it more memory seldom helps: they double with each operation
-/// in flight.
-const CONFIGURATIONS_BYTES_MAX: usize = 256 << 20;
-
 /// The column of the class of values that no get returned. It comes first where any value will do, and then alone.
 const UNREAD: usize = 0;
 
@@ -60,11 +56,20 @@ pub(super) enum Stop {
     Classes,
     /// More operations than bits, more configurations than were allowed, or than there is room for.
     TooHard {
-        /// Configurations looked at.
-        states: u64,
+        /// Steps taken.
+        steps: u64,
         /// Operations in flight at the time.
         in_flight: usize,
     },
+}
+
+/// Where a search gives up.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    /// Steps: configurations looked at, and comparisons of two.
+    pub(super) steps_max: u64,
+    /// Room for the configurations between two returns.
+    pub(super) bytes_max: usize,
 }
 
 /// How a search goes about open operations.
@@ -103,9 +108,11 @@ pub(super) struct Search<const CLASSES: usize> {
     frontier: Vec<Configuration<CLASSES>>,
     next: Vec<Configuration<CLASSES>>,
     reached: Reached<CLASSES>,
-    /// Configurations looked at, and how many may be.
-    states: u64,
-    states_max: u64,
+    /// Configurations looked at.
+    visited: u64,
+    /// Comparisons that had been made when the search began.
+    compared_before: u64,
+    bounds: Bounds,
 }
 
 /// The open operations of a class that were invoked so far.
@@ -125,8 +132,9 @@ impl<const CLASSES: usize> Default for Search<CLASSES> {
             frontier: Vec::new(),
             next: Vec::new(),
             reached: Reached::default(),
-            states: 0,
-            states_max: 0,
+            visited: 0,
+            compared_before: 0,
+            bounds: Bounds { steps_max: 0, bytes_max: 0 },
         }
     }
 }
@@ -138,15 +146,16 @@ impl<const CLASSES: usize> Search<CLASSES> {
         initial: Option<Value>,
         events: &[Event],
         moments: &[Moment],
-        states_max: u64,
+        bounds: Bounds,
         mut manner: Manner<'_>,
     ) -> Result<(), Stop> {
         self.in_flight.clear();
         self.bits = 0;
         self.open = 0;
         self.crowds = [None; CLASSES];
-        self.states = 0;
-        self.states_max = states_max;
+        self.visited = 0;
+        self.compared_before = self.reached.compared();
+        self.bounds = bounds;
         let initial = match &manner {
             Manner::Plain => initial,
             Manner::Guided { demand, .. } => demand.stand_in_for_state(initial),
@@ -232,8 +241,8 @@ impl<const CLASSES: usize> Search<CLASSES> {
             self.reach(self.frontier[index]);
         }
         while let Some(configuration) = self.reached.next() {
-            self.states += 1;
-            if self.states > self.states_max || self.reached.bytes() > CONFIGURATIONS_BYTES_MAX {
+            self.visited += 1;
+            if self.steps() > self.bounds.steps_max || self.reached.bytes() > self.bounds.bytes_max {
                 return Err(self.too_hard());
             }
             if configuration.placed & bit != 0 {
@@ -342,16 +351,24 @@ impl<const CLASSES: usize> Search<CLASSES> {
             })
     }
 
-    /// Forgets the classes that nothing needs any more.
+    /// Forgets the classes that nothing needs any more, and those of which nothing is left. A class of which more are
+    /// invoked later begins anew.
     fn forget_classes(&mut self, now: u64) {
         for column in 0..CLASSES {
-            if self.crowds[column].is_some_and(|crowd| crowd.class.until < now) {
+            let Some(Crowd { class, count }) = self.crowds[column] else { continue };
+            let used_up = |configuration: &Configuration<CLASSES>| configuration.used[column] == count;
+            if class.until < now || self.frontier.iter().all(used_up) {
                 self.crowds[column] = None;
                 for configuration in &mut self.frontier {
                     configuration.used[column] = 0;
                 }
             }
         }
+    }
+
+    /// Configurations looked at and comparisons made by the last search: what its time is made of.
+    pub(super) fn steps(&self) -> u64 {
+        self.visited + (self.reached.compared() - self.compared_before)
     }
 
     fn stuck(&self, event: u32, explained: usize) -> Stop {
@@ -365,6 +382,6 @@ impl<const CLASSES: usize> Search<CLASSES> {
 
     fn too_hard(&self) -> Stop {
         let open: u32 = self.crowds.iter().flatten().map(|crowd| crowd.count).sum();
-        Stop::TooHard { states: self.states, in_flight: self.in_flight.len() + open as usize }
+        Stop::TooHard { steps: self.steps(), in_flight: self.in_flight.len() + open as usize }
     }
 }

@@ -51,7 +51,7 @@ fn is_right<'a>(mut value: Option<Value>, order: impl Iterator<Item = &'a Event>
             let right = match event.call {
                 Call::Get => answer == Answer::Value(was),
                 Call::Put(_) => answer == Answer::Stored,
-                Call::Delete => answer == Answer::Existed(was != None),
+                Call::Delete => answer == Answer::Existed(was.is_some()),
             };
             if !right {
                 return false;

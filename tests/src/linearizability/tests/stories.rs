@@ -7,7 +7,7 @@ const ABSENT: Option<Value> = None;
 /// The plain search and the guided one agree that there is an order, however the events are listed.
 #[track_caller]
 fn good(initial: Option<Value>, events: &[Event]) {
-    for mut checker in Checker::one_of_each_manner() {
+    for mut checker in Checker::of_each_manner() {
         let mut events = events.to_vec();
         for _ in 0..2 {
             if let Err(failure) = checker.check(initial, &events) {
@@ -21,7 +21,7 @@ fn good(initial: Option<Value>, events: &[Event]) {
 /// They agree that there is none, and that operation `stuck` is the first to return that can't be explained.
 #[track_caller]
 fn bad(initial: Option<Value>, events: &[Event], stuck: usize) {
-    for mut checker in Checker::one_of_each_manner() {
+    for mut checker in Checker::of_each_manner() {
         match checker.check(initial, events) {
             Err(Failure::NotLinearizable(violation)) => assert_eq!(violation.stuck, stuck, "{violation}"),
             other => panic!("{other:?} of {}", Timeline(events)),
