@@ -110,7 +110,7 @@ impl Checker {
 
     /// This one, with other bounds.
     #[cfg(test)]
-    pub(super) fn bounded(self, steps_max: u64, bytes_max: usize) -> Self {
+    pub(super) fn with_bounds(self, steps_max: u64, bytes_max: usize) -> Self {
         Self { bounds: Bounds { steps_max, bytes_max }, ..self }
     }
 

@@ -16,6 +16,9 @@ use super::{Answer, Call, Checker, Event, Outcome, Value};
 /// gone into.
 const PART_STEPS: u64 = 100_000;
 
+/// Operations that are looked at before the last that can be done without.
+const WINDOW: usize = 50;
+
 /// The operations of the violating history `events` that contradict each other, and those that these rest on, in the order
 /// of `events`. A history that does not violate comes back whole.
 pub fn shrink(initial: Option<Value>, events: &[Event]) -> Vec<Event> {
@@ -24,13 +27,16 @@ pub fn shrink(initial: Option<Value>, events: &[Event]) -> Vec<Event> {
         return events.to_vec();
     }
     let mut checker = Checker::with_steps_max(10 * checker.steps() + PART_STEPS);
-    let is_get = |index: &usize| events[*index].call == Call::Get;
-    let (gets, changes): (Vec<_>, Vec<_>) = (0..events.len()).partition(is_get);
-    let is_returned = |index: &usize| events[*index].outcome != Outcome::Open;
+    let mut violates =
+        |answered: &[usize], others: &[usize]| checker.violates(initial, &weakened(events, answered, others));
+    let changes: Vec<_> = (0..events.len()).filter(|&index| events[index].call != Call::Get).collect();
+    let recent = window(events, |answered| violates(answered, &changes));
+    let (mut got, mut changed): (Vec<_>, Vec<_>) =
+        recent.into_iter().partition(|&index| events[index].call == Call::Get);
     // Gets first: what changed the key is often wanted anyway, for others to rest on.
-    let mut contradiction: Vec<_> =
-        [gets, changes.clone()].concat().into_iter().filter(is_returned).collect();
-    minimize(&mut contradiction, |kept| checker.violates(initial, &weakened(events, kept, &changes)));
+    minimize(&mut got, |kept| violates(&[kept, &changed].concat(), &changes));
+    minimize(&mut changed, |kept| violates(&[&got, kept].concat(), &changes));
+    let contradiction = [got, changed].concat();
     let mut others = changes;
     let observes = |index: usize| match events[index].outcome {
         Outcome::Returned { answer, .. } => needs(events[index].call, answer) != Needs::Anything,
@@ -39,7 +45,7 @@ pub fn shrink(initial: Option<Value>, events: &[Event]) -> Vec<Event> {
     minimize(&mut others, |kept| {
         (0..contradiction.len()).filter(|&left_out| observes(contradiction[left_out])).all(|left_out| {
             let part = [&contradiction[..left_out], &contradiction[left_out + 1..]].concat();
-            !checker.violates(initial, &weakened(events, &part, kept))
+            !violates(&part, kept)
         })
     });
     let mut kept = [contradiction, others].concat();
@@ -49,6 +55,35 @@ pub fn shrink(initial: Option<Value>, events: &[Event]) -> Vec<Event> {
     kept.sort_unstable();
     kept.dedup();
     kept.into_iter().map(|index| events[index]).collect()
+}
+
+/// Some of the operations that returned, one after the other, of which it still `holds`: the shortest run that ends as early
+/// as can be, and as many again before it, for the one that says most is often just before.
+fn window(events: &[Event], mut holds: impl FnMut(&[usize]) -> bool) -> Vec<usize> {
+    let returned_at = |index: usize| match events[index].outcome {
+        Outcome::Returned { at, .. } => Some((at, index)),
+        Outcome::Open => None,
+    };
+    let mut returned: Vec<_> = (0..events.len()).filter_map(returned_at).collect();
+    returned.sort_unstable();
+    let returned: Vec<_> = returned.into_iter().map(|(_, index)| index).collect();
+    let end = first(returned.len(), |end| holds(&returned[..end]));
+    let length = first(end, |length| holds(&returned[end - length..end]));
+    returned[end.saturating_sub(2 * length + WINDOW)..end].to_vec()
+}
+
+/// The first number up to `max` that `holds`, if those after it do too; `max` is taken to.
+fn first(max: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
+    let (mut below, mut found) = (0, max);
+    while below < found {
+        let middle = below + (found - below) / 2;
+        if holds(middle) {
+            found = middle;
+        } else {
+            below = middle + 1;
+        }
+    }
+    found
 }
 
 /// A put of what operation `got` got, if none is among those `kept`: a person asks for it, and it may have come too late.
@@ -63,16 +98,16 @@ fn source(initial: Option<Value>, events: &[Event], kept: &[usize], got: usize) 
     (0..events.len()).filter(is_source).min_by_key(|&index| events[index].invoked)
 }
 
-/// The operations `kept` with their answers, and the `others` without.
-fn weakened(events: &[Event], kept: &[usize], others: &[usize]) -> Vec<Event> {
-    let mut is_kept = vec![false; events.len()];
-    kept.iter().for_each(|&index| is_kept[index] = true);
-    let with = kept.iter().map(|&index| events[index]);
-    let without = others.iter().filter(|&&index| !is_kept[index]);
+/// The operations `answered` with their answers, and the `others` without.
+fn weakened(events: &[Event], answered: &[usize], others: &[usize]) -> Vec<Event> {
+    let mut is_answered = vec![false; events.len()];
+    answered.iter().for_each(|&index| is_answered[index] = true);
+    let with = answered.iter().map(|&index| events[index]);
+    let without = others.iter().filter(|&&index| !is_answered[index]);
     with.chain(without.map(|&index| Event { outcome: Outcome::Open, ..events[index] })).collect()
 }
 
-/// Leaves members of `set` out for as long as it `holds`: in halves, quarters, and so on, those in front first.
+/// Leaves members of `set` out for as long as it `holds`: in halves, quarters, and so on.
 fn minimize(set: &mut Vec<usize>, mut holds: impl FnMut(&[usize]) -> bool) {
     let mut step = set.len();
     while step > 0 {

@@ -141,7 +141,7 @@ fn many_open_puts_in_doubt_at_once() {
         twice.push(get(0, 5_000, 5_001));
         let mut checker = Checker::new();
         match checker.check(None, &events) {
-            Ok(()) => assert!(decided, "{doubts}"),
+            Ok(()) => assert!(decided && checker.steps() > doubts, "{doubts}: {} steps", checker.steps()),
             Err(Failure::Undecided(_)) => assert!(!decided, "{doubts}"),
             Err(Failure::NotLinearizable(violation)) => panic!("{doubts}: {violation}"),
         }
@@ -153,6 +153,28 @@ fn many_open_puts_in_doubt_at_once() {
                 assert_eq!(violation.stuck, events.len());
             }
         }
+    }
+}
+
+/// Histories of up to 24 operations, of which up to 4 are open changes, are searched plainly, others guided.
+#[test]
+fn the_manner_is_chosen_by_length_and_open_changes() {
+    let [mut plain, mut guided, mut checker] = Checker::of_each_manner();
+    for (operations, open_puts, is_plain) in
+        [(24, 4, true), (24, 5, false), (25, 0, false), (6, 4, true), (7, 5, false)]
+    {
+        // All at once, the puts of values that nobody got: the manners differ in the steps that they take for these.
+        let mut events = vec![put(101, 0, 9), put(102, 0, 9)];
+        events.extend((0..open_puts).map(|value| open(Call::Put(value), 0)));
+        while events.len() < operations {
+            events.push(open(Call::Get, 0));
+        }
+        let steps = [&mut plain, &mut guided, &mut checker].map(|checker| {
+            assert_eq!(checker.check(None, &events), Ok(()));
+            checker.steps()
+        });
+        assert_ne!(steps[0], steps[1]);
+        assert_eq!(steps[2], steps[usize::from(!is_plain)], "{operations} operations, {open_puts} open puts");
     }
 }
 
@@ -187,15 +209,27 @@ fn a_search_gives_up_within_its_bounds() {
     events.push(get(7, 2_000, 2_001));
     events.push(get(8, 2_002, 2_003));
     for checker in Checker::of_each_manner() {
-        let mut impatient = checker.bounded(5_000, usize::MAX);
+        let mut impatient = checker.with_bounds(5_000, usize::MAX);
         let Err(Failure::Undecided(undecided)) = impatient.check(None, &events) else { panic!() };
         assert!((5_001..6_000).contains(&undecided.steps), "{undecided}");
         assert_eq!((undecided.in_flight, impatient.steps()), (30, undecided.steps));
         assert_eq!(impatient.check(None, &events[..2]), Ok(()));
-        let mut short_of_memory = impatient.bounded(u64::MAX, 10_000);
+        let mut short_of_memory = impatient.with_bounds(u64::MAX, 10_000);
         let Err(Failure::Undecided(undecided)) = short_of_memory.check(None, &events) else { panic!() };
         assert!((5..1_000).contains(&undecided.steps), "{undecided}");
         assert_eq!(short_of_memory.check(None, &events[..2]), Ok(()));
+    }
+}
+
+#[test]
+fn patience_is_what_was_asked_for() {
+    let events: Vec<_> = (0..30).map(|value| put(value, value, 1_000 + value)).collect();
+    for steps_max in [0, 7, 500, 20_000] {
+        let Err(Failure::Undecided(undecided)) = Checker::with_steps_max(steps_max).check(None, &events)
+        else {
+            panic!()
+        };
+        assert!((steps_max + 1..2 * steps_max + 500).contains(&undecided.steps), "{steps_max}: {undecided}");
     }
 }
 
@@ -212,10 +246,10 @@ fn a_violation_found_by_looking_ahead_stands() {
     let Err(Failure::NotLinearizable(violation)) = guided.check(initial, &events) else { panic!() };
     assert_eq!(violation.stuck, stale);
     assert!(guided.steps() > 2 * enough);
-    let mut impatient = guided.bounded(enough, usize::MAX);
+    let mut impatient = guided.with_bounds(enough, usize::MAX);
     let Err(Failure::NotLinearizable(violation)) = impatient.check(initial, &events) else { panic!() };
     assert_ne!(violation.stuck, stale);
-    let mut too_impatient = impatient.bounded(enough / 2, usize::MAX);
+    let mut too_impatient = impatient.with_bounds(enough / 2, usize::MAX);
     assert!(matches!(too_impatient.check(initial, &events), Err(Failure::Undecided(_))));
     assert!(!too_impatient.violates(initial, &events));
 }
