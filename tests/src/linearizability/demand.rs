@@ -13,7 +13,8 @@
 //!    delete found the key.
 //! 2. **Open operations that leave the same are one class**, of which only the number placed matters: whichever were
 //!    invoked so far, each of them could stand where another stands. No more of a class are ever placed than there are
-//!    answers that need it, so the later ones are dropped. Once no such answer is left the class is forgotten.
+//!    answers that need it, so the later ones are dropped. A class is forgotten once no such answer is to come, or none of
+//!    it is left unplaced.
 //! 3. **Values that no get returned are one value**: no answer depends on which of them the key has. Open puts of such
 //!    values are one class. Where only presence is needed they are taken first: they serve nothing else.
 //! 4. **A value that one operation alone could put there, and that a get invoked later returned, must stay until then**:
