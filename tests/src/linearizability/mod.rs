@@ -2,30 +2,39 @@
 //!
 //! Always true: a history is accepted if and only if its operations can be put into one order in which each gives
 //! the answer that it gave, no operation stands before one that had returned when it was invoked, and each open
-//! operation stands somewhere after its invocation or nowhere.
+//! operation stands somewhere after its invocation or nowhere. A search that takes too long says so, and nothing else.
 //!
 //! ```text
-//! mod.rs        what a history is
-//! register.rs   what a key does: one function
-//! search.rs     looks for the order
-//! violation.rs  tells a person why there is none
-//! shrink.rs     makes a violating history small
+//! mod.rs            what a history is
+//! register.rs       what a key does when one operation at a time is applied to it
+//! checker.rs        chooses how to search, and says what was found
+//! search.rs         looks for the order: Wing and Gong's search, as Lowe improved it
+//! configuration.rs  where a search can be
+//! demand.rs         what answers need and open operations can give; keeps long searches narrow
+//! violation.rs      tells a person what cannot be explained
+//! timeline.rs       draws a history
+//! shrink.rs         finds the few operations of a history that contradict each other
 //! ```
 //!
 //! Linearizability is local (Herlihy and Wing, 1990): a store is linearizable if each of its keys is. So histories are
 //! checked one key at a time.
 
+mod checker;
+mod configuration;
+mod demand;
 mod register;
 mod search;
 mod shrink;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod violation;
 
+pub use checker::{Checker, Failure, Undecided};
 pub use register::apply;
-pub use search::{Checker, Failure, Undecided};
 pub use shrink::shrink;
-pub use violation::Violation;
+pub use timeline::Timeline;
+pub use violation::{Neighbour, Role, Violation};
 
 /// What a value is to the checker: its number. Histories whose puts all have values of their own say most.
 pub type Value = u64;
@@ -81,16 +90,16 @@ pub struct Event {
 }
 
 /// Whether the history `events` of one key, which had the value `initial` before, is linearizable. The order of `events`
-/// does not matter.
+/// does not matter. Whoever checks many histories, or long ones, keeps a [`Checker`].
 ///
 /// # Errors
 ///
-/// [`Violation`] if there is no order that explains it.
+/// [`Violation`] if no order explains it.
 ///
 /// # Panics
 ///
-/// If the search gives up, as [`Checker::check`] says with a value; histories of up to a dozen operations never come
-/// near that.
+/// Where [`Checker::check`] does, and where it would say [`Failure::Undecided`], which takes far more than a dozen
+/// operations.
 pub fn check(initial: Option<Value>, events: &[Event]) -> Result<(), Violation> {
     match Checker::new().check(initial, events) {
         Ok(()) => Ok(()),
