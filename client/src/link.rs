@@ -108,14 +108,10 @@ impl Ground for SessionGround {
         let count = self.allocator.ask_chunks(&self.view.superblock.geometry, class, purpose);
         let request = Request::Chunks { class: class.index(), count, purpose };
         match self.control.request(&request, deadline)? {
-            Response::Chunks(grants) if !grants.is_empty() => {
-                for grant in grants {
-                    self.allocator
-                        .add(&self.view.superblock.geometry, grant, purpose)
-                        .map_err(|error| Error::from_grant(&self.endpoint, error))?;
-                }
-                Ok(())
-            }
+            Response::Chunks(grants) => self
+                .allocator
+                .add_asked(&self.view.superblock.geometry, (class, count, purpose), &grants)
+                .map_err(|error| Error::from_grant(&self.endpoint, error)),
             other => Err(unexpected(&self.endpoint, &other)),
         }
     }
