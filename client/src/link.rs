@@ -87,6 +87,26 @@ pub(crate) struct SessionGround {
     counters: Arc<Counters>,
 }
 
+impl SessionGround {
+    /// A new session's: no block memory yet, write ids from a random place.
+    pub(crate) fn new(
+        endpoint: String,
+        control: &Arc<Control>,
+        view: Arc<RegionView>,
+        session: SessionId,
+        counters: &Arc<Counters>,
+    ) -> Self {
+        Self {
+            endpoint,
+            control: Arc::clone(control),
+            view,
+            allocator: Allocator::new(),
+            write_ids: WriteIds::new(session.0, random()),
+            counters: Arc::clone(counters),
+        }
+    }
+}
+
 impl Ground for SessionGround {
     fn context(&mut self, now_ms: u64) -> Context<'_> {
         Context {
@@ -305,14 +325,7 @@ impl Joiner {
             }
             let lease = Duration::from_millis(welcome.lease_ms.max(1));
             self.shared.pacemaker.watch(&control, lease, welcome.epoch);
-            let ground = SessionGround {
-                endpoint,
-                control: Arc::clone(&control),
-                view,
-                allocator: Allocator::new(),
-                write_ids: WriteIds::new(welcome.session.0, random()),
-                counters: Arc::clone(&self.counters),
-            };
+            let ground = SessionGround::new(endpoint, &control, view, welcome.session, &self.counters);
             return Ok(Link { driver, member: Member { control, ground, welcome, value_bytes_max } });
         }
     }
