@@ -1,12 +1,12 @@
 # Entry points. Each says what it does; nothing here asks anything.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build test test-unit test-sim test-verbs soak lint
+.PHONY: help setup demo build test test-unit test-sim test-verbs soak fuzz lint
 
 help: ## Show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
 
 setup: ## Install what is missing to build, lint and test (apt, rustup, cargo)
-	@deploy/scripts/setup.sh build lint test-verbs
+	@deploy/scripts/setup.sh build lint test-verbs fuzz
 
 demo: ## Build, serve, load a million records, run YCSB's workload b, show what it cost
 	@deploy/scripts/demo.sh
@@ -34,6 +34,10 @@ soak: ## Run the simulator from fresh seeds for HOURS=n; the ledger is target/si
 test-verbs: ## Run the tests on real verbs alone
 	@deploy/scripts/setup.sh build test-verbs
 	@tests/scripts/verbs.sh
+
+fuzz: ## Feed hostile bytes to whatever reads what others wrote; SECONDS=60 for each target
+	@deploy/scripts/setup.sh build fuzz
+	@tests/scripts/fuzz.sh $(SECONDS)
 
 lint: ## Format, clippy, documentation, licences
 	@deploy/scripts/setup.sh build lint

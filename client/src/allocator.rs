@@ -55,12 +55,31 @@ impl ClassMemory {
     }
 }
 
-/// The server granted something that can't be a chunk.
+/// The server granted what can't be right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the server granted an impossible chunk: {grant:?}")]
-pub struct GrantError {
-    /// As granted.
-    pub grant: ChunkGrant,
+pub enum GrantError {
+    /// It can't be a chunk.
+    #[error("the server granted an impossible chunk: {grant:?}")]
+    Impossible {
+        /// As granted.
+        grant: ChunkGrant,
+    },
+    /// It is of another class than the one asked for.
+    #[error("the server granted a chunk of another class than {class}: {grant:?}")]
+    Class {
+        /// As asked.
+        class: u8,
+        /// As granted.
+        grant: ChunkGrant,
+    },
+    /// None, or more than were asked for.
+    #[error("the server granted {granted} chunks, {asked} were asked for")]
+    Count {
+        /// How many.
+        granted: usize,
+        /// As asked.
+        asked: u16,
+    },
 }
 
 /// Chunks asked for at once at the most: 64 MiB of a large pool, so that a busy session asks seldom.
@@ -128,6 +147,29 @@ impl Allocator {
         *ask
     }
 
+    /// Adds what the server granted when it was asked for at most `count` chunks of `class`. There is a block of the class
+    /// afterwards, and the server can't make the session hold more than it asked for.
+    ///
+    /// # Errors
+    /// [`GrantError`]; what came before the chunk that is wrong was added.
+    pub fn add_asked(
+        &mut self,
+        geometry: &Geometry,
+        (class, count, purpose): (SizeClass, u16, ChunkPurpose),
+        grants: &[ChunkGrant],
+    ) -> Result<(), GrantError> {
+        if grants.is_empty() || grants.len() > count.into() {
+            return Err(GrantError::Count { granted: grants.len(), asked: count });
+        }
+        for &grant in grants {
+            if grant.class != class.index() {
+                return Err(GrantError::Class { class: class.index(), grant });
+            }
+            self.add(geometry, grant, purpose)?;
+        }
+        Ok(())
+    }
+
     /// Adds a chunk that the server granted for `purpose`.
     ///
     /// # Errors
@@ -138,7 +180,7 @@ impl Allocator {
         grant: ChunkGrant,
         purpose: ChunkPurpose,
     ) -> Result<(), GrantError> {
-        let error = Err(GrantError { grant });
+        let error = Err(GrantError::Impossible { grant });
         let Some(class) = SizeClass::from_index(grant.class) else { return error };
         let shape = chunk_shape(class);
         let sound = grant.block_count == shape.block_count
@@ -242,6 +284,25 @@ mod tests {
         );
     }
 
+    /// A session that asked for blocks of a class and was granted others would ask again, and again, and take whatever
+    /// it was given each time.
+    #[test]
+    fn grants_that_were_not_asked_for_are_refused() {
+        let [class, other] = [64, 128].map(|bytes| SizeClass::holding(bytes).unwrap());
+        let pool = geometry().block_pool_offset.0;
+        let chunks = |class| [0, 1 << 20, 2 << 20].map(|at| grant(class, pool + at));
+        let mut allocator = Allocator::new();
+        let mut add = |grants: &[ChunkGrant]| allocator.add_asked(&geometry(), (class, 2, General), grants);
+        assert_eq!(add(&[]), Err(GrantError::Count { granted: 0, asked: 2 }));
+        assert_eq!(add(&chunks(class)), Err(GrantError::Count { granted: 3, asked: 2 }));
+        let odd = chunks(other)[0];
+        assert_eq!(add(&[odd]), Err(GrantError::Class { class: class.index(), grant: odd }));
+        assert_eq!(allocator.allocate(class, General), None);
+        assert_eq!(allocator.allocate(other, General), None);
+        allocator.add_asked(&geometry(), (class, 2, General), &chunks(class)[..2]).unwrap();
+        assert!(allocator.allocate(class, General).is_some());
+    }
+
     #[test]
     fn impossible_grants_are_refused() {
         let class = SizeClass::holding(64).unwrap();
@@ -258,7 +319,7 @@ mod tests {
         ];
         let mut allocator = Allocator::new();
         for grant in bad {
-            assert_eq!(allocator.add(&geometry(), grant, General), Err(GrantError { grant }));
+            assert_eq!(allocator.add(&geometry(), grant, General), Err(GrantError::Impossible { grant }));
         }
         assert_eq!(allocator.allocate(class, General), None);
     }

@@ -103,7 +103,7 @@ impl Control {
         let name = endpoint.to_string();
         let unreachable =
             |error: io::Error| Error::Unreachable { endpoint: name.clone(), reason: io_reason(&error) };
-        let (mut stream, peer) = match &endpoint.place {
+        let (stream, peer) = match &endpoint.place {
             Place::Unix(path) => (Stream::Unix(connect_unix(path, deadline).map_err(unreachable)?), None),
             Place::Tcp(host, port) => {
                 let stream = connect_tcp(host, *port, deadline).map_err(unreachable)?;
@@ -111,13 +111,31 @@ impl Control {
                 (Stream::Tcp(stream), Some(peer))
             }
         };
+        Self::greet(name, stream, peer, deadline)
+    }
+
+    /// Over a Unix socket that somebody else connected.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn over(stream: UnixStream, deadline: Deadline) -> Result<Self, Error> {
+        Self::greet("unix:fuzzing".into(), Stream::Unix(stream), None, deadline)
+    }
+
+    /// Exchanges preambles.
+    fn greet(
+        endpoint: String,
+        mut stream: Stream,
+        peer: Option<IpAddr>,
+        deadline: Deadline,
+    ) -> Result<Self, Error> {
+        let unreachable =
+            |error: io::Error| Error::Unreachable { endpoint: endpoint.clone(), reason: io_reason(&error) };
         let mut timed = Timed { stream: &mut stream, deadline };
         timed.write_all(&Preamble(PreambleKind::Control).encode()).map_err(unreachable)?;
         let mut bytes = [0; Preamble::BYTES];
         timed.read_exact(&mut bytes).map_err(unreachable)?;
-        Preamble::parse(bytes).map_err(|error| Error::from_wire(&name, error))?;
+        Preamble::parse(bytes).map_err(|error| Error::from_wire(&endpoint, error))?;
         Ok(Self {
-            endpoint: name,
+            endpoint,
             peer,
             stream: Mutex::new(Some(stream)),
             back: Condvar::new(),

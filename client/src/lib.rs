@@ -19,6 +19,9 @@ pub mod directory;
 mod driver;
 mod endpoint;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod link;
 pub mod operation;
 mod pacemaker;

@@ -87,6 +87,26 @@ pub(crate) struct SessionGround {
     counters: Arc<Counters>,
 }
 
+impl SessionGround {
+    /// A new session's: no block memory yet, write ids from a random place.
+    pub(crate) fn new(
+        endpoint: String,
+        control: &Arc<Control>,
+        view: Arc<RegionView>,
+        session: SessionId,
+        counters: &Arc<Counters>,
+    ) -> Self {
+        Self {
+            endpoint,
+            control: Arc::clone(control),
+            view,
+            allocator: Allocator::new(),
+            write_ids: WriteIds::new(session.0, random()),
+            counters: Arc::clone(counters),
+        }
+    }
+}
+
 impl Ground for SessionGround {
     fn context(&mut self, now_ms: u64) -> Context<'_> {
         Context {
@@ -108,14 +128,10 @@ impl Ground for SessionGround {
         let count = self.allocator.ask_chunks(&self.view.superblock.geometry, class, purpose);
         let request = Request::Chunks { class: class.index(), count, purpose };
         match self.control.request(&request, deadline)? {
-            Response::Chunks(grants) if !grants.is_empty() => {
-                for grant in grants {
-                    self.allocator
-                        .add(&self.view.superblock.geometry, grant, purpose)
-                        .map_err(|error| Error::from_grant(&self.endpoint, error))?;
-                }
-                Ok(())
-            }
+            Response::Chunks(grants) => self
+                .allocator
+                .add_asked(&self.view.superblock.geometry, (class, count, purpose), &grants)
+                .map_err(|error| Error::from_grant(&self.endpoint, error)),
             other => Err(unexpected(&self.endpoint, &other)),
         }
     }
@@ -309,14 +325,7 @@ impl Joiner {
             }
             let lease = Duration::from_millis(welcome.lease_ms.max(1));
             self.shared.pacemaker.watch(&control, lease, welcome.epoch);
-            let ground = SessionGround {
-                endpoint,
-                control: Arc::clone(&control),
-                view,
-                allocator: Allocator::new(),
-                write_ids: WriteIds::new(welcome.session.0, random()),
-                counters: Arc::clone(&self.counters),
-            };
+            let ground = SessionGround::new(endpoint, &control, view, welcome.session, &self.counters);
             return Ok(Link { driver, member: Member { control, ground, welcome, value_bytes_max } });
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sidestep_common::fabric::{Effect, FabricKind, Reply};
 use sidestep_common::layout::{KEY_BYTES_MAX, SUPERBLOCK_BYTES, Superblock, VALUE_BYTES_MAX};
-use sidestep_common::wire::{Request, Response, ServerStatistics, Welcome};
+use sidestep_common::wire::{ChunkTail, FRAME_BYTES_MAX, Request, Response, ServerStatistics, Welcome};
 
 use crate::bootstrap::ReadPiece;
 use crate::clock::Deadline;
@@ -422,6 +422,7 @@ impl Drop for Session {
 
 /// Tails in one message: far below the limit of a control frame.
 const TAILS_PER_MESSAGE: usize = 1024;
+const _: () = assert!(TAILS_PER_MESSAGE * size_of::<ChunkTail>() <= FRAME_BYTES_MAX / 2);
 
 fn check_key(key: &[u8]) -> Result<(), Error> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX {

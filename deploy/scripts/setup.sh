@@ -5,6 +5,7 @@
 #   setup.sh build       a C linker, and the headers and libclang from which the verbs bindings are made
 #   setup.sh lint        rustfmt, clippy, cargo-deny
 #   setup.sh test-verbs  QEMU and what is used inside the Soft-RoCE machine
+#   setup.sh fuzz        a nightly compiler and a C++ one, for the fuzz targets
 #
 # Nothing of RDMA is linked: libibverbs and librdmacm are looked for when a program runs.
 set -euo pipefail
@@ -12,6 +13,8 @@ project=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
 
 # libclang 14: newer ones are not understood by the bindgen that rdma-sys builds with.
 BUILD_PACKAGES=(gcc libc6-dev pkg-config libibverbs-dev librdmacm-dev libclang-14-dev)
+# The fuzzer itself is in C++.
+FUZZ_PACKAGES=(g++)
 CARGO_DENY_VERSION=0.20.2
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -84,12 +87,26 @@ setup_test_verbs() {
     if need_apt "${packages[@]}"; then install_packages "${packages[@]}" || true; fi
 }
 
+setup_fuzz() {
+    if need_apt "${FUZZ_PACKAGES[@]}"; then install_packages "${FUZZ_PACKAGES[@]}"; fi
+    local toolchain name
+    toolchain=$("$project/tests/scripts/fuzz.sh" --toolchain)
+    for name in "$toolchain" nightly; do
+        rustup run "$name" rustc --version >/dev/null 2>&1 && return
+    done
+    # Without it the targets are skipped, and say so.
+    command -v rustup >/dev/null || { say "there is no rustup to get $toolchain with"; return 0; }
+    say "installing $toolchain"
+    rustup toolchain install "$toolchain" --profile minimal >&2 || say "$toolchain can't be had"
+}
+
 [[ $# -gt 0 ]] || { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2; }
 for part; do
     case $part in
         build) setup_build ;;
         lint) setup_lint ;;
         test-verbs) setup_test_verbs ;;
+        fuzz) setup_fuzz ;;
         *) say "no such part: $part"; exit 2 ;;
     esac
 done

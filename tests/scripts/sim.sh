@@ -26,6 +26,7 @@ tests() {
         local status=0 cargo=(cargo test --locked --release --no-fail-fast)
         "${cargo[@]}" -p sidestep-tests --features simulation --test conformance_sim || status=1
         "${cargo[@]}" -p sidestep-tests --features simulation --lib simulation || status=1
+        "${cargo[@]}" -p sidestep-tests --features simulation --test fuzz_planted || status=1
         "${cargo[@]}" -p sidestep-client --features planted --lib planted || status=1
         "${cargo[@]}" -p sidestep-common --features sim --lib fabric::sim || status=1
         (exit "$status")

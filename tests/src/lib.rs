@@ -3,6 +3,8 @@
 #[cfg(feature = "verbs")]
 pub mod card;
 pub mod conformance;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod linearizability;
 #[cfg(feature = "simulation")]
 pub mod simulation;

@@ -476,11 +476,12 @@ impl Operation for Change<'_> {
             State::Bucket => self.judge_bucket(context, replies),
             State::Directory => {
                 self.restarts += 1;
-                if self.route.learn(context, &replies[0]) {
+                match self.route.learn(context, &replies[0]) {
                     // The rebuild hasn't published the new segment yet.
-                    return Step::Pause;
+                    Ok(true) => Step::Pause,
+                    Ok(false) => self.start(context),
+                    Err(error) => self.end(context, Err(error)),
                 }
-                self.start(context)
             }
             State::Verify(scan) => self.verify(context, scan),
             State::Blocks(candidates, scan) => self.judge_blocks(context, &candidates, scan, replies),

@@ -182,18 +182,20 @@ impl Operation for Get<'_> {
             State::Directory => {
                 // The word may name the segment just found foreign: it was recycled, or is being built. Then
                 // somebody else must go on first.
-                if self.route.learn(context, &replies[0]) {
-                    self.restarts += 1;
-                    return Step::Pause;
+                match self.route.learn(context, &replies[0]) {
+                    Ok(true) => {
+                        self.restarts += 1;
+                        Step::Pause
+                    }
+                    Ok(false) => self.restart(context),
+                    Err(error) => Step::Done(Err(error), None),
                 }
-                self.restart(context)
             }
-            State::Sealed(scan) => {
-                if self.route.learn(context, &replies[0]) {
-                    return self.follow(context, scan);
-                }
-                self.restart(context)
-            }
+            State::Sealed(scan) => match self.route.learn(context, &replies[0]) {
+                Ok(true) => self.follow(context, scan),
+                Ok(false) => self.restart(context),
+                Err(error) => Step::Done(Err(error), None),
+            },
             State::Blocks(candidates, malformed) => self.judge(context, &candidates, malformed, replies),
         }
     }

@@ -76,17 +76,27 @@ impl Route {
         }
     }
 
-    /// Learns a directory word just read; says whether it still names the segment that was used.
-    pub(super) fn learn(&self, context: &Context<'_>, reply: &Reply) -> bool {
+    /// Learns a directory word just read; says whether it still names the segment that was used. A word that was
+    /// published before the one that was used is corruption: whoever went back to the one that is known would come here
+    /// again, without end.
+    pub(super) fn learn(&self, context: &Context<'_>, reply: &Reply) -> Result<bool, OperationError> {
         let Reply::Read(buffer) = reply else { unreachable!("a directory READ brings bytes, not {reply:?}") };
         let mut bits = [0; 8];
         bits.copy_from_slice(&buffer.as_slice()[..8]);
         let word = DirectoryWord::from_bits(u64::from_le_bytes(bits));
-        let index = self.hash.directory_index(context.superblock.geometry.directory_bits);
+        if word == self.word {
+            return Ok(true);
+        }
+        let geometry = &context.superblock.geometry;
+        let index = self.hash.directory_index(geometry.directory_bits);
+        if !word.is_newer_than(self.word) {
+            let offset = geometry.directory_word_offset(index);
+            return Err(OperationError::Corrupt { offset, what: "a directory word has gone back" });
+        }
         if !is_planted(Fault::DirectoryNotLearned) {
             context.directory.learn(index, word);
         }
-        word == self.word
+        Ok(false)
     }
 
     /// Where a slot of the bucket is.

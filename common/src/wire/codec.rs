@@ -1,7 +1,8 @@
 //! Framing and coding. The only place that knows of bincode.
 //!
-//! Always true: whatever bytes arrive, decoding ends with a message or a [`WireError`], has allocated no more
-//! than a frame's length, and never panics.
+//! Always true: whatever bytes arrive, decoding ends with a message or a [`WireError`], and never panics. A frame is not
+//! given room before its length is checked; a list that it announces is given room for a megabyte at the most before
+//! its entries come.
 
 use std::io::{self, Read, Write};
 
@@ -9,7 +10,8 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::PROTOCOL_VERSION;
 
-/// The longest message. A grant of some hundred chunks or a page of statistics is far below.
+/// The longest message. A grant of some hundred chunks or a page of statistics is far below. Where a message is read,
+/// each number counts with its full width, so a list of numbers must stay below that too.
 pub const FRAME_BYTES_MAX: usize = 64 << 10;
 
 const CONFIGURATION: bincode::config::Configuration<
@@ -160,7 +162,7 @@ pub fn read_frame<T: DeserializeOwned>(stream: &mut impl Read) -> Result<T, Wire
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ChunkPurpose, ChunkTail, Request, Response};
+    use super::super::{ChunkPurpose, ChunkTail, Refusal, RefusalCode, Request, Response};
     use super::*;
     use crate::fabric::{Commits, Join, Ticket};
 
@@ -218,6 +220,27 @@ mod tests {
         }
         // A vector of 2^60 entries within a short frame.
         assert!(decode::<Request>(&[3, 253, 0, 0, 0, 0, 0, 0, 0, 16]).is_err());
+    }
+
+    /// Numbers count with their full width when they are read, however short they were sent. So a list may fit a frame and
+    /// still be too long; whoever sends long lists sends them in parts. Texts have the bound of the frame.
+    #[test]
+    fn what_is_within_the_limit_is_understood() {
+        let tails = |count| Request::ReturnChunks(vec![ChunkTail { offset: 1, first_index: 2 }; count]);
+        let most = FRAME_BYTES_MAX / (size_of::<u64>() + size_of::<u32>());
+        for count in [0, 1, 1024, most - 2] {
+            let bytes = encode(&tails(count)).unwrap();
+            assert_eq!(decode::<Request>(&bytes).unwrap(), tails(count), "{count}");
+        }
+        let bytes = encode(&tails(most + 1)).unwrap();
+        assert!(matches!(decode::<Request>(&bytes), Err(WireError::Malformed(_))));
+        let refused =
+            |count| Response::Refused(Refusal { code: RefusalCode::Invalid, message: "x".repeat(count) });
+        for count in [0, 250, 251, 60_000, FRAME_BYTES_MAX - 20] {
+            let bytes = encode(&refused(count)).unwrap();
+            assert_eq!(decode::<Response>(&bytes).unwrap(), refused(count), "{count}");
+        }
+        assert!(encode(&refused(FRAME_BYTES_MAX)).is_err());
     }
 
     #[test]

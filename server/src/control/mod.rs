@@ -11,6 +11,9 @@
 
 mod conversation;
 mod frames;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod socket;
 
 use std::io;
@@ -134,20 +137,35 @@ impl From<io::Error> for HandshakeError {
 
 async fn serve(node: Arc<Node>, stream: Stream, peer: Peer, permit: OwnedSemaphorePermit) {
     let result = match stream {
-        Stream::Tcp(mut stream) => match greet(&node, &mut stream).await {
-            Ok(PreambleKind::Control) => conversation::hold(&node, stream, peer, permit).await,
-            Ok(PreambleKind::Data) => hand_over_tcp(&node, stream),
-            Err(error) => Err(turn_away(stream, error).await),
+        Stream::Tcp(stream) => match converse(&node, stream, peer, permit).await {
+            Ok(Some((stream, _permit))) => hand_over_tcp(&node, stream),
+            result => result.map(drop),
         },
-        Stream::Unix(mut stream) => match greet(&node, &mut stream).await {
-            Ok(PreambleKind::Control) => conversation::hold(&node, stream, peer, permit).await,
-            Ok(PreambleKind::Data) => hand_over_unix(&node, stream).await,
-            Err(error) => Err(turn_away(stream, error).await),
+        Stream::Unix(stream) => match converse(&node, stream, peer, permit).await {
+            Ok(Some((stream, _permit))) => hand_over_unix(&node, stream).await,
+            result => result.map(drop),
         },
     };
     if let Err(error) = result {
         node.counters.failed_handshakes.fetch_add(1, Ordering::Relaxed);
         tracing::info!(%peer, %error, "connection turned away");
+    }
+}
+
+/// Greets a connection. One of kind control is held to its end, one of kind data comes back.
+async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send>(
+    node: &Arc<Node>,
+    mut stream: S,
+    peer: Peer,
+    permit: OwnedSemaphorePermit,
+) -> Result<Option<(S, OwnedSemaphorePermit)>, HandshakeError> {
+    match greet(node, &mut stream).await {
+        Ok(PreambleKind::Control) => {
+            conversation::hold(node, stream, peer, permit).await?;
+            Ok(None)
+        }
+        Ok(PreambleKind::Data) => Ok(Some((stream, permit))),
+        Err(error) => Err(turn_away(stream, error).await),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Single stories: costs without contention, collisions, full buckets, corruption.
 
-use sidestep_common::layout::{BlockRef, Offset, SizeClass, SlotState, SlotWord, Version, chunk_shape};
+use sidestep_common::hash::KeyHash;
+use sidestep_common::layout::{
+    BlockRef, BucketHeader, DirectoryWord, Offset, SizeClass, SlotState, SlotWord, Version, chunk_shape,
+};
 use sidestep_common::wire::ChunkPurpose::General;
 
 use super::super::OperationError;
@@ -137,6 +140,47 @@ pub(super) fn a_put_claims_to_be_overwritten_by_blind_words_only() {
             assert_eq!(put.answer, Some(Answer::Stored));
             let found = alone(&mut world, &mut actor, Call::Get(b"k")).0;
             assert_eq!(found, value(left_behind), "blind {blind}, existed {existed}");
+        }
+    }
+}
+
+/// A bucket serves other keys or is sealed, and its directory word is of an earlier generation than the one that led
+/// there, or of the same one and another segment's. No server does that; who believed it would read the two in turns
+/// for ever.
+#[test]
+fn a_directory_that_goes_back_is_a_typed_error() {
+    let key: &[u8] = b"k";
+    for (sealed, segment, generation) in
+        [(false, 0, 0), (true, 0, 0), (false, 1, 1), (true, 1, 1), (false, 0, 1)]
+    {
+        let (mut world, mut actor) = (World::new(), Actor::new(1));
+        alone(&mut world, &mut actor, Call::Put(key, b"v"));
+        let geometry = world.superblock.geometry;
+        let index = KeyHash::of(key, super::world::SEED).directory_index(geometry.directory_bits);
+        let known = world.directory.word(index);
+        assert_eq!(known.generation, 1);
+        let word = DirectoryWord { segment: known.segment ^ segment, generation, ..known };
+        world.memory.store(geometry.directory_word_offset(index), word.to_bits()).unwrap();
+        let header = Offset(world.slot(key, 0).0 - 8);
+        let served = BucketHeader::from_bits(world.memory.load(header).unwrap());
+        let prefix = if sealed { served.prefix } else { served.prefix ^ 1 };
+        world.memory.store(header, BucketHeader { sealed, prefix, ..served }.to_bits()).unwrap();
+        for call in [Call::Get(key), Call::Put(key, b"w"), Call::Delete(key)] {
+            let mut running = Running::new(call);
+            for _ in 0..20 {
+                if running.is_over() {
+                    break;
+                }
+                running.verb(&mut world, &mut actor);
+            }
+            if word == known {
+                // A rebuild that has not published its segment looks like this: the call waits.
+                assert_eq!(running.answer, None, "{call:?}");
+                continue;
+            }
+            let Some(Answer::Error(error)) = running.answer else { panic!("{call:?}: {:?}", running.answer) };
+            assert!(matches!(error, OperationError::Corrupt { .. }), "{call:?}: {error}");
+            assert!(running.verbs <= 3, "{call:?} took {} verbs", running.verbs);
         }
     }
 }

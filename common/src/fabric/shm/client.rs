@@ -64,7 +64,11 @@ pub(in crate::fabric) fn connect(
 }
 
 /// Shows the ticket and maps what comes. After an error nothing is mapped, nor will be.
-fn attach(stream: &UnixStream, ticket: Ticket, options: &ConnectOptions) -> Result<Mapping, ConnectError> {
+pub(super) fn attach(
+    stream: &UnixStream,
+    ticket: Ticket,
+    options: &ConnectOptions,
+) -> Result<Mapping, ConnectError> {
     let io = |doing| move |source| io_error(doing, source);
     handshake::send_opening(stream, ticket).map_err(io("sending the ticket"))?;
     let file = handshake::receive_answer(stream, options.deadline).map_err(|error| match error {

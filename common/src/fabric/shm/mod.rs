@@ -30,6 +30,9 @@
 
 mod client;
 mod execute;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod peer;
 mod target;

@@ -50,36 +50,48 @@ pub fn connect(
 ) -> Result<TcpFabric, ConnectError> {
     let mut stream = open(host, port, options)?;
     socket::set_options(&stream).map_err(failed("setting the socket's options"))?;
-
-    let mut greeting = [0; GREETING_BYTES];
-    greeting[..Preamble::BYTES].copy_from_slice(&Preamble(PreambleKind::Data).encode());
-    greeting[Preamble::BYTES..].copy_from_slice(&ticket.0);
-    let doing = "showing the ticket";
-    stream.set_write_timeout(Some(time_left(options.deadline, doing)?)).map_err(failed(doing))?;
-    stream.write_all(&greeting).map_err(failed(doing))?;
-
-    let mut answer = [0; ANSWER_BYTES];
-    read_until(&mut stream, &mut answer, options.deadline)?;
-    let mut preamble = [0; Preamble::BYTES];
-    preamble.copy_from_slice(&answer[..Preamble::BYTES]);
-    if let Err(error) = Preamble::parse(preamble) {
-        let reason = error.to_string();
-        return Err(ConnectError::Unavailable { kind: FabricKind::Tcp, reason });
-    }
-    if answer[Preamble::BYTES] != 0 {
-        let mut reason = vec![0; answer[Preamble::BYTES + 1].into()];
-        read_until(&mut stream, &mut reason, options.deadline)?;
-        let reason = String::from_utf8_lossy(&reason).into_owned();
-        return Err(ConnectError::Refused { kind: FabricKind::Tcp, reason });
-    }
-
     let doing = "reading the socket's addresses";
     let (local, peer) =
         (stream.local_addr().map_err(failed(doing))?, stream.peer_addr().map_err(failed(doing))?);
+    show_ticket(&mut stream, ticket, options.deadline)?;
     stream.set_nonblocking(true).map_err(failed("making the socket non-blocking"))?;
     let description =
         format!("tcp {local} to {peer}, at most {} verbs in flight", options.verbs_in_flight_max);
     Ok(TcpFabric::new(stream, description, rkey, options))
+}
+
+/// Shows the ticket on a fresh connection and waits for the answer to it.
+pub(super) fn show_ticket(
+    stream: &mut TcpStream,
+    ticket: Ticket,
+    deadline: Instant,
+) -> Result<(), ConnectError> {
+    let mut greeting = [0; GREETING_BYTES];
+    greeting[..Preamble::BYTES].copy_from_slice(&Preamble(PreambleKind::Data).encode());
+    greeting[Preamble::BYTES..].copy_from_slice(&ticket.0);
+    let doing = "showing the ticket";
+    stream.set_write_timeout(Some(time_left(deadline, doing)?)).map_err(failed(doing))?;
+    stream.write_all(&greeting).map_err(failed(doing))?;
+
+    let mut answer = [0; ANSWER_BYTES];
+    read_until(stream, &mut answer, deadline)?;
+    let mut preamble = [0; Preamble::BYTES];
+    preamble.copy_from_slice(&answer[..Preamble::BYTES]);
+    let reason = match Preamble::parse(preamble) {
+        Ok(Preamble(PreambleKind::Data)) => None,
+        Ok(Preamble(PreambleKind::Control)) => Some("the peer answers for control, not for data".into()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(reason) = reason {
+        return Err(ConnectError::Unavailable { kind: FabricKind::Tcp, reason });
+    }
+    if answer[Preamble::BYTES] != 0 {
+        let mut reason = vec![0; answer[Preamble::BYTES + 1].into()];
+        read_until(stream, &mut reason, deadline)?;
+        let reason = String::from_utf8_lossy(&reason).into_owned();
+        return Err(ConnectError::Refused { kind: FabricKind::Tcp, reason });
+    }
+    Ok(())
 }
 
 /// Connects to the first address that answers.

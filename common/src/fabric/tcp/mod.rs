@@ -19,6 +19,9 @@ mod connection;
 mod encode;
 mod execute;
 pub mod frame;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod in_flight;
 mod peer;
 mod queue;

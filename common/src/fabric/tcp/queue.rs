@@ -24,7 +24,8 @@ impl ByteQueue {
         self.start == self.end
     }
 
-    #[cfg(test)]
+    /// Bytes of memory that it has.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn capacity(&self) -> usize {
         self.bytes.len()
     }

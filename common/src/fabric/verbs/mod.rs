@@ -33,6 +33,9 @@ pub mod device;
 mod error;
 mod fabric;
 mod flight;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod loopback;
 pub mod memlock;
 pub mod negotiate;

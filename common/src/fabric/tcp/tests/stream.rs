@@ -164,6 +164,19 @@ fn a_server_cut_off_anywhere_is_an_error_at_once() {
     }
 }
 
+/// Who answers a data connection as if it were a control connection has not understood what was asked.
+#[test]
+fn an_answer_for_control_is_no_answer_for_data() {
+    let bed = Bed::new();
+    let (_, join) = bed.admit(Rights::ReadWrite);
+    let mut bytes = encode_answer(None);
+    bytes[..Preamble::BYTES].copy_from_slice(&Preamble(PreambleKind::Control).encode());
+    let (address, impostor) = impostor(bytes);
+    let error = join_at(address, &join, 64).unwrap_err();
+    assert!(matches!(&error, ConnectError::Unavailable { .. }), "{error}");
+    impostor.join().unwrap();
+}
+
 /// A server that answers nonsense is not believed.
 #[test]
 fn a_server_that_answers_nonsense_is_disconnected() {

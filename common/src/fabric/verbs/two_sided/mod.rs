@@ -23,6 +23,8 @@
 //! side, so nobody ever sends to somebody who isn't ready.
 
 mod fabric;
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzzing;
 mod hold_back;
 mod inbox;
 mod message;
