@@ -1,4 +1,4 @@
-//! Runs the simulator: `simulate test`, `simulate soak HOURS`, `simulate again SEED WALK`.
+//! Runs the simulator: `simulate test`, `simulate soak HOURS`, `simulate again SEED WALK`, `simulate hunt MISTAKE`.
 //!
 //! Always true: `test` does the same work with the same result on every machine; `soak` begins where no run began before,
 //! and says where.
@@ -11,14 +11,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use sidestep_common::planted::LATER;
+use sidestep_common::planted::{Fault, LATER};
 use sidestep_tests::simulation::campaign::{Sums, made_small, run};
 use sidestep_tests::simulation::catalogue::{drawn_task, large, small};
-use sidestep_tests::simulation::hunt::{Hunted, hunt_all};
+use sidestep_tests::simulation::hunt::{Hunted, grounds, hunt, hunt_all};
 use sidestep_tests::simulation::table::{empty_cells, table};
 use sidestep_tests::simulation::{Befall, Region, World, explore};
 
-const USAGE: &str = "usage: simulate test [--docs FILE] | soak HOURS [--ledger FILE] | again SEED WALK";
+const USAGE: &str =
+    "usage: simulate test [--docs FILE] | soak HOURS [--ledger FILE] | again SEED WALK | hunt MISTAKE";
 
 /// The drawn worlds of `test`: as many as give millions of schedules.
 const TEST_SEED: u64 = 0x51de_57e9;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         ["soak", hours] => soak(hours, Path::new("target/simulation/ledger.txt")),
         ["soak", hours, "--ledger", file] => soak(hours, Path::new(file)),
         ["again", seed, walk] => again(seed, walk),
+        ["hunt", name] => hunt_one(name),
         _ => usage(),
     }
 }
@@ -146,7 +148,9 @@ fn write_docs(file: &Path, sums: &Sums, hunted: &[Hunted]) -> std::io::Result<()
     let mut planted =
         String::from("| mistake | rule | caught by | schedules |\n| --- | --- | --- | ---: |\n");
     for hunted in hunted {
-        let (fault, masks) = (hunted.fault, hunted.fault.masked_by());
+        let fault = hunted.fault;
+        let is_masked = hunted.caught.as_ref().is_none_or(|caught| caught.is_masked);
+        let masks = if is_masked { fault.masked_by() } else { &[] };
         let with: Vec<&str> = masks.iter().map(|mask| mask.name()).collect();
         let with = if with.is_empty() { String::new() } else { format!(" (with {})", with.join(", ")) };
         let promise = match &hunted.caught {
@@ -236,6 +240,18 @@ fn write_ledger(ledger: &Path, seed: u64, total: &Sums, elapsed: Duration) -> st
     println!("{text}");
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(PathBuf::from(ledger))?;
     writeln!(file, "{text}")
+}
+
+/// Looks for one planted mistake.
+fn hunt_one(name: &str) -> ExitCode {
+    let Some(fault) = Fault::ALL.iter().find(|fault| fault.name() == name) else { return usage() };
+    std::panic::set_hook(Box::new(|_| {}));
+    let hunted = hunt(*fault, &grounds());
+    println!("{}", line(&hunted));
+    if let Some(caught) = &hunted.caught {
+        println!("{}", caught.detail);
+    }
+    if hunted.caught.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// One walk of a drawn world again, and what it breaks.
