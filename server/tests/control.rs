@@ -453,7 +453,7 @@ fn the_admin_endpoint_answers() {
     let body = version.lines().find(|line| line.starts_with('{')).unwrap();
     let version: serde_json::Value = serde_json::from_str(body).unwrap();
     assert_eq!(version["endpoint"], server.endpoint());
-    assert_eq!(version["protocol"], 1);
+    assert_eq!(version["protocol"], sidestep_common::wire::PROTOCOL_VERSION);
     assert_eq!(version["fabrics"].as_array().unwrap().len(), 3);
     assert_eq!(bed::http(admin, "/nothing").0, 404);
 }
