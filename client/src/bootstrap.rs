@@ -28,7 +28,12 @@ pub(crate) struct ReadPiece {
 impl ReadPiece {
     /// The first `bytes` of the region.
     pub(crate) const fn probe(bytes: usize) -> Self {
-        Self { subject: "superblock", offset: Offset(0), bytes, posted: false }
+        Self::of("superblock", Offset(0), bytes)
+    }
+
+    /// `bytes` at `offset`, which the caller has checked to be in the region.
+    pub(crate) const fn of(subject: &'static str, offset: Offset, bytes: usize) -> Self {
+        Self { subject, offset, bytes, posted: false }
     }
 }
 
@@ -97,27 +102,22 @@ fn read(
     let kind = driver.fabric().kind();
     let mut copy =
         Err(Error::Protocol { endpoint: endpoint.to_owned(), reason: "a READ brought nothing".into() });
-    driver.run(
-        &mut ground,
-        &mut [ReadPiece { subject, offset, bytes, posted: false }],
-        deadline,
-        |finished| {
-            copy = match (finished.result, finished.replies.first()) {
-                (Ok(()), Some(Reply::Read(buffer))) => Ok(buffer.as_slice().to_vec()),
-                (Ok(()), _) => return,
-                (Err(Stop::Error(error)), _) => Err(error),
-                (Err(Stop::Timeout(_)), _) => Err(Error::Timeout {
-                    endpoint: endpoint.to_owned(),
-                    after_ms: deadline.whole_ms(),
-                    doing: "reading the region for the first time",
-                    effect: sidestep_common::fabric::Effect::No,
-                }),
-                (Err(Stop::Failed(failure, _, effect)), _) => {
-                    Err(Error::Failed { endpoint: endpoint.to_owned(), kind, failure, effect })
-                }
-            };
-        },
-    );
+    driver.run(&mut ground, &mut [ReadPiece::of(subject, offset, bytes)], deadline, |finished| {
+        copy = match (finished.result, finished.replies.first()) {
+            (Ok(()), Some(Reply::Read(buffer))) => Ok(buffer.as_slice().to_vec()),
+            (Ok(()), _) => return,
+            (Err(Stop::Error(error)), _) => Err(error),
+            (Err(Stop::Timeout(_)), _) => Err(Error::Timeout {
+                endpoint: endpoint.to_owned(),
+                after_ms: deadline.whole_ms(),
+                doing: "reading the region for the first time",
+                effect: sidestep_common::fabric::Effect::No,
+            }),
+            (Err(Stop::Failed(failure, _, effect)), _) => {
+                Err(Error::Failed { endpoint: endpoint.to_owned(), kind, failure, effect })
+            }
+        };
+    });
     copy
 }
 

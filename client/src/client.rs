@@ -266,6 +266,14 @@ impl ClientBuilder {
         self
     }
 
+    /// Go on though the superblock in the region is not the one that the server described, and read only: for those who
+    /// look at damage, as [`crate::fsck`] does.
+    #[must_use]
+    pub const fn damaged_region(mut self) -> Self {
+        self.settings.check_region = false;
+        self.read_only()
+    }
+
     /// Connects.
     ///
     /// # Errors

@@ -107,6 +107,16 @@ pub enum Error {
         /// What was wrong.
         reason: String,
     },
+    /// A piece of the region was asked for that is not in it.
+    #[error("{bytes} bytes at {offset:#x} are not in a region of {region_bytes} bytes")]
+    Outside {
+        /// Where it was to start.
+        offset: u64,
+        /// How many bytes.
+        bytes: u64,
+        /// Bytes of the region.
+        region_bytes: u64,
+    },
     /// Local buffers ran out.
     #[error(transparent)]
     Buffers(#[from] BufferError),

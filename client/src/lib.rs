@@ -7,7 +7,7 @@
 //! [`Session`] yourself for a thread of your own. Errors say whether the operation happened: [`Error::effect`].
 //!
 //! Imports run one way: `client` → `session` → `link` → `driver` → [`operation`] (pure) and the fabrics of
-//! `sidestep_common`.
+//! `sidestep_common`. [`fsck`] looks at regions, above `session`.
 
 pub mod allocator;
 mod backoff;
@@ -19,9 +19,13 @@ pub mod directory;
 mod driver;
 mod endpoint;
 mod error;
+<<<<<<< HEAD
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+=======
+pub mod fsck;
+>>>>>>> fsck
 mod link;
 pub mod operation;
 mod pacemaker;

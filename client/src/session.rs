@@ -5,6 +5,8 @@
 //! the next call (waiting longer each time), with the same session and chunks if the server still knows them,
 //! else as a new session that has forgotten everything.
 
+mod inspect;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) value_bytes_wanted: Option<usize>,
     pub(crate) verbs_in_flight_max: usize,
     pub(crate) buffer_limit_bytes: usize,
+    /// Whether the superblock in the region must be the one that the server described.
+    pub(crate) check_region: bool,
 }
 
 impl Default for Settings {
@@ -36,6 +38,7 @@ impl Default for Settings {
             verbs_in_flight_max: 256,
             // Sixteen of the largest values in flight, or a hundred thousand buckets.
             buffer_limit_bytes: 32 << 20,
+            check_region: true,
         }
     }
 }

@@ -11,7 +11,8 @@ use sidestep_common::layout::{
     AtomicityDomain, CHUNK_BYTES, Offset, SizeClass, Superblock, TICK_OFFSET, VALUE_BYTES_MAX,
 };
 use sidestep_common::wire::{
-    ChunkGrant, ChunkPurpose, ChunkTail, Hello, Preamble, RefusalCode, Request, Response, write_frame,
+    ChunkGrant, ChunkPurpose, ChunkTail, GrantHolder, GrantRecord, Hello, Preamble, RefusalCode, Request,
+    Response, write_frame,
 };
 use sidestep_server::config::{ByteSize, Secret, Transport};
 use sidestep_server::node::{End, Peer};
@@ -328,6 +329,35 @@ fn readers_get_no_block_memory() {
     assert_eq!(control.refused(&chunks(class(64), 1)).code, RefusalCode::Invalid);
 }
 
+/// Whoever may read the region may know what of it was granted, to whomever, and what of a grant was never used.
+#[test]
+fn readers_are_told_what_was_granted() {
+    let server = start(config(Transport::Tcp));
+    let mut reader = connected(&server);
+    reader.hello(Hello { rights: Rights::ReadOnly, ..hello(&[FabricKind::Tcp]) });
+    let mut listed = || match reader.ask(&Request::Grants { from: 0, count: u16::MAX }) {
+        Response::Grants(page) => page,
+        other => panic!("{other:?}"),
+    };
+    let (nothing, pool_bytes) = (listed(), server.statistics().block_pool_bytes);
+    assert_eq!((nothing.grants.len(), nothing.free_bytes + nothing.reserve_bytes), (0, pool_bytes));
+    let mut writer = connected(&server);
+    writer.hello(hello(&[FabricKind::Tcp]));
+    let chunk = granted(&mut writer, class(64), 1)[0];
+    let record = GrantRecord {
+        offset: chunk.offset,
+        class: chunk.class,
+        first_index: 0,
+        holder: GrantHolder::Session,
+    };
+    let page = listed();
+    assert_eq!((page.grants, page.more), (vec![record], false));
+    assert_ne!(page.revision, nothing.revision);
+    let tail = ChunkTail { offset: chunk.offset, first_index: 9 };
+    assert_eq!(writer.ask(&Request::ReturnChunks(vec![tail])), Response::ChunksReturned);
+    assert_eq!(listed().grants, [GrantRecord { first_index: 9, holder: GrantHolder::Nobody, ..record }]);
+}
+
 /// After a lost completion: the old data path is dead for good, the session and its chunks live on a new one.
 #[test]
 fn a_session_joins_anew() {
@@ -423,7 +453,7 @@ fn the_admin_endpoint_answers() {
     let body = version.lines().find(|line| line.starts_with('{')).unwrap();
     let version: serde_json::Value = serde_json::from_str(body).unwrap();
     assert_eq!(version["endpoint"], server.endpoint());
-    assert_eq!(version["protocol"], 1);
+    assert_eq!(version["protocol"], sidestep_common::wire::PROTOCOL_VERSION);
     assert_eq!(version["fabrics"].as_array().unwrap().len(), 3);
     assert_eq!(bed::http(admin, "/nothing").0, 404);
 }

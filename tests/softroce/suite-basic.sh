@@ -1,7 +1,7 @@
 #!/bin/bash
 # machine: --bed basic --memory 3072 --timeout 1200
-# The store on real verbs: the fabric's contract, every operation and its cost, failures, kvserver's own tests with a
-# card, kvctl, and a load with YCSB's workloads.
+# The store on real verbs: the fabric's contract, every operation and its cost, failures, fsck under load, kvserver's own
+# tests with a card, kvctl, and a load with YCSB's workloads.
 #
 #   suite-basic.sh PROGRAMS
 set -uo pipefail
@@ -15,7 +15,7 @@ export SIDESTEP_TEST_FABRICS=verbs
 export SIDESTEP_TEST_SCALE=0.05
 export SIDESTEP_BIN_DIR=$SIDESTEP_VM_TMP/bin
 
-stage "$programs"/{kvserver,kvctl,kvbench,busy-client} "$programs"/{conformance_verbs,conformance_two_sided,verbs_card,costs,store,failures,verbs}-test
+stage "$programs"/{kvserver,kvctl,kvbench,busy-client} "$programs"/{conformance_verbs,conformance_two_sided,verbs_card,costs,store,failures,fsck,verbs}-test
 
 rust_tests conformance_verbs-test --test-threads 2
 rust_tests verbs_card-test --test-threads 1 --skip a_cut_wire # that one has its bed in suite-two-port.sh
@@ -29,6 +29,7 @@ two_sided store-test
 # Its CPU commits, so that it does nothing is not claimed then.
 two_sided failures-test --skip the_server_does_nothing_for_gets_and_puts
 rust_tests store-test --test-threads 1
+rust_tests fsck-test --test-threads 1
 rust_tests failures-test --test-threads 1 --skip the_server_does_nothing # suite-clock.sh has a clock for that
 # kvserver's tests look for their files beside themselves.
 cd -- "$here/../../server" && rust_tests verbs-test --include-ignored --test-threads 1

@@ -21,6 +21,7 @@ fn main() {
         a_reader_that_goes_away_is_no_failure,
         an_interrupt_ends_it_at_once,
         doctor_answers_for_this_host_and_the_server,
+        fsck_says_whether_a_region_or_its_dump_is_sound,
     ])
 }
 
@@ -337,4 +338,75 @@ fn doctor_answers_for_this_host_and_the_server(fabric: FabricKind) {
     // A device that nobody has.
     let (_, code) = kvctl.json(&["doctor", "--device", "nosuch"]);
     assert_eq!(code, 4);
+}
+
+/// A served region is sound: 0. Its dump is too, and takes the room of what is used. Damaged, it is not: 1, with what was
+/// found, where, and how much in all. What is no dump is another failure, and nothing is left of a dump that failed.
+fn fsck_says_whether_a_region_or_its_dump_is_sound(fabric: FabricKind) {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let kvctl = Kvctl::start(fabric);
+    for number in 0..20 {
+        assert_code(&kvctl.run(&["put", &format!("key {number}"), "value"]), 0);
+    }
+    assert_code(&kvctl.run(&["del", "key 7"]), 0);
+    let (json, code) = kvctl.json(&["fsck"]);
+    assert_eq!((code, &json["clean"], &json["finding_count"]), (0, &Value::from(true), &Value::from(0)));
+    assert_eq!((&json["index"]["live"], &json["index"]["deleted"]), (&Value::from(19), &Value::from(1)));
+    assert_eq!(json["accounts_balanced"], true);
+    let output = kvctl.run(&["fsck", "--deep"]);
+    assert_code(&output, 0);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.ends_with("\nclean\n") && text.contains("all of the pool"), "{text}");
+    assert!(output.stderr.is_empty(), "no progress where nobody looks");
+
+    let directory = tempfile::tempdir().unwrap();
+    let (file, name) = (directory.path().join("dump"), directory.path().join("dump").display().to_string());
+    let (json, code) = kvctl.json(&["dump", &name]);
+    assert_eq!(
+        (code, &json["region_bytes"], &json["changed_words"]),
+        (0, &Value::from(64 << 20), &Value::from(0))
+    );
+    let metadata = std::fs::metadata(&file).unwrap();
+    assert!(metadata.blocks() * 512 < 32 << 20, "{} blocks", metadata.blocks());
+    assert_eq!(metadata.mode() & 0o777, 0o600);
+    let check = |arguments: &[&str]| {
+        kvctl.run(&[&["fsck", "--dump", &name, "-e", "127.0.0.1:1"], arguments].concat())
+    };
+    let output = check(&["-o", "json"]);
+    assert_code(&output, 0);
+
+    let opened = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+    opened.write_all_at(&[0xff; 64], 4096).unwrap();
+    let output = check(&["-o", "json", "--limit", "2"]);
+    assert_code(&output, 1);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["clean"], &json["finding_count"]), (&Value::from(false), &Value::from(8)));
+    assert_eq!(json["findings"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        (&json["findings"][0]["offset"], &json["findings"][0]["kind"]),
+        (&Value::from(4096), &Value::from("directory-depth"))
+    );
+    let output = check(&[]);
+    assert_code(&output, 1);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("0x1000 directory-depth: directory entry 0") && text.ends_with("\n8 findings\n"),
+        "{text}"
+    );
+
+    opened.set_len(metadata.len() - 1).unwrap();
+    let output = check(&[]);
+    assert_code(&output, 4);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("not a dump"));
+    assert_code(&kvctl.run(&["fsck", "--dump", "/nonexistent/file"]), 4);
+    assert_code(&kvctl.run(&["fsck", "--limit", "many"]), 2);
+    assert_code(&kvctl.run(&["fsck", "-e", "127.0.0.1:1", "--timeout", "300ms"]), 3);
+    assert_code(
+        &kvctl.run(&["dump", &format!("{name}.other"), "-e", "127.0.0.1:1", "--timeout", "300ms"]),
+        3,
+    );
+    assert_code(&kvctl.run(&["dump", "/nonexistent/file"]), 4);
+    let left: Vec<_> =
+        std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["dump"]);
 }

@@ -23,7 +23,7 @@ pub mod resolve;
 mod route;
 mod scan;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use sidestep_common::fabric::Reply;
 use sidestep_common::layout::{Offset, SizeClass, Superblock, WriteId};

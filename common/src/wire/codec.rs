@@ -162,14 +162,18 @@ pub fn read_frame<T: DeserializeOwned>(stream: &mut impl Read) -> Result<T, Wire
 
 #[cfg(test)]
 mod tests {
+<<<<<<< HEAD
     use super::super::{ChunkPurpose, ChunkTail, Refusal, RefusalCode, Request, Response};
+=======
+    use super::super::{ChunkPurpose, ChunkTail, GrantHolder, GrantPage, GrantRecord, Request, Response};
+>>>>>>> fsck
     use super::*;
     use crate::fabric::{Commits, Join, Ticket};
 
     /// Bytes that a released peer sends. A change here is a change of the protocol's version.
     #[test]
     fn golden_bytes() {
-        let cases: [(Request, &[u8]); 4] = [
+        let cases: [(Request, &[u8]); 5] = [
             (Request::Heartbeat { epoch: 5 }, &[1, 5]),
             (Request::Chunks { class: 9, count: 300, purpose: ChunkPurpose::Delete }, &[2, 9, 251, 44, 1, 1]),
             (
@@ -177,6 +181,7 @@ mod tests {
                 &[3, 1, 252, 0, 0, 16, 0, 7],
             ),
             (Request::Goodbye, &[6]),
+            (Request::Grants { from: 1 << 20, count: 300 }, &[7, 252, 0, 0, 16, 0, 251, 44, 1]),
         ];
         for (request, bytes) in cases {
             assert_eq!(encode(&request).unwrap(), bytes, "{request:?}");
@@ -198,7 +203,19 @@ mod tests {
         assert_eq!(encode(&Response::Rejoined(join.clone())).unwrap(), bytes);
         assert_eq!(decode::<Response>(&bytes).unwrap(), Response::Rejoined(join));
         assert_eq!(encode(&Response::Heartbeat { epoch: 1, draining: true }).unwrap(), [2, 1, 1]);
-        assert_eq!(Preamble(PreambleKind::Control).encode(), *b"SDSTEPC\x01");
+        let grant =
+            GrantRecord { offset: 1 << 20, class: 9, first_index: 7, holder: GrantHolder::LeftBehind };
+        let page = GrantPage {
+            grants: vec![grant],
+            more: true,
+            revision: 3,
+            free_bytes: 1 << 21,
+            reserve_bytes: 1 << 20,
+        };
+        let bytes = [8, 1, 252, 0, 0, 16, 0, 9, 7, 2, 1, 3, 252, 0, 0, 32, 0, 252, 0, 0, 16, 0];
+        assert_eq!(encode(&Response::Grants(page.clone())).unwrap(), bytes);
+        assert_eq!(decode::<Response>(&bytes).unwrap(), Response::Grants(page));
+        assert_eq!(Preamble(PreambleKind::Control).encode(), *b"SDSTEPC\x02");
     }
 
     #[test]

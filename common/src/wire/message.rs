@@ -34,6 +34,13 @@ pub enum Request {
     Statistics,
     /// Ends the session.
     Goodbye,
+    /// Asks what of the block pool was granted: the one thing that a checker of the region can't see in it.
+    Grants {
+        /// Grants that start here or behind.
+        from: u64,
+        /// How many at the most; the server has a limit of its own.
+        count: u16,
+    },
 }
 
 /// From the server to a client.
@@ -60,6 +67,8 @@ pub enum Response {
     Statistics(Box<ServerStatistics>),
     /// The session is over.
     Goodbye,
+    /// Some of the grants.
+    Grants(GrantPage),
 }
 
 /// Asks for a session.
@@ -135,6 +144,45 @@ pub struct ChunkTail {
     pub offset: u64,
     /// The first block that was never used.
     pub first_index: u32,
+}
+
+/// Some of the grants, in the order of their places, and the books of the pool at that moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct GrantPage {
+    /// The grants.
+    pub grants: Vec<GrantRecord>,
+    /// There are others behind the last one.
+    pub more: bool,
+    /// Another number after every change of the books: pages with one number are of one moment.
+    pub revision: u64,
+    /// Bytes never granted and not held back.
+    pub free_bytes: u64,
+    /// Bytes held back for deletes.
+    pub reserve_bytes: u64,
+}
+
+/// A chunk or extent that was granted, now or earlier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GrantRecord {
+    /// Where it starts in the region.
+    pub offset: u64,
+    /// Its size class.
+    pub class: u8,
+    /// The first block that was never used, as far as the server was told.
+    pub first_index: u32,
+    /// Who has the blocks from there on.
+    pub holder: GrantHolder,
+}
+
+/// Who has the blocks of a grant from its first index on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum GrantHolder {
+    /// A session: it may have used any of them.
+    Session,
+    /// Nobody: none was ever used.
+    Nobody,
+    /// A session that ended without a word: which it used is not known.
+    LeftBehind,
 }
 
 /// Why a request was refused.

@@ -120,6 +120,7 @@ const fn name(request: &Request) -> &'static str {
         Request::Rejoin => "rejoin",
         Request::Statistics => "statistics",
         Request::Goodbye => "goodbye",
+        Request::Grants { .. } => "grants",
     }
 }
 
@@ -205,6 +206,7 @@ impl Talk {
                 joined.map_err(failed)?.map(Response::Rejoined)
             }
             Request::Statistics => Ok(Response::Statistics(Box::new(node.statistics()))),
+            Request::Grants { from, count } => node.list_grants(from, count).map(Response::Grants),
             Request::Hello(_) => {
                 let message = format!("this connection has session {session} already");
                 Err(refusal(RefusalCode::Invalid, message))

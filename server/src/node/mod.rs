@@ -13,7 +13,9 @@ use std::time::{Instant, SystemTime};
 
 use sidestep_common::fabric::{Rights, SessionId};
 use sidestep_common::memory::Mapping;
-use sidestep_common::wire::{ChunkGrant, ChunkPurpose, ChunkTail, Refusal, RefusalCode, ServerStatistics};
+use sidestep_common::wire::{
+    ChunkGrant, ChunkPurpose, ChunkTail, GrantPage, Refusal, RefusalCode, ServerStatistics,
+};
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -244,6 +246,14 @@ impl Node {
         let serving = self.serving_or_refuse()?;
         let returned = serving.pool().return_tails(session, tails);
         returned.map_err(|error| refusal(RefusalCode::Invalid, error.to_string()))
+    }
+
+    /// The grants from `from` on, at most `count`. Whoever has a session may ask: it reads the region anyway.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    pub fn list_grants(&self, from: u64, count: u16) -> Result<GrantPage, Refusal> {
+        Ok(self.serving_or_refuse()?.pool().page(from, count))
     }
 
     /// The figures.

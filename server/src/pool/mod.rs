@@ -25,17 +25,19 @@
 //! nothing else is left.
 
 mod free_runs;
+mod page;
 mod refused;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sidestep_common::fabric::SessionId;
 use sidestep_common::layout::{
-    BlockHeader, CHUNK_BYTES, ChunkShape, Geometry, KEY_BYTES_MAX, Offset, SizeClass, chunk_shape,
+    BlockHeader, CHUNK_BYTES, ChunkShape, Geometry, KEY_BYTES_MAX, SizeClass, chunk_shape,
 };
 use sidestep_common::wire::{ChunkGrant, ChunkPurpose, ChunkTail};
 
 use free_runs::FreeRuns;
+pub use page::GRANTS_PER_PAGE_MAX;
 pub use refused::{GrantError, ReturnError};
 
 /// Chunks granted in one answer: a session asks again long before it is through with 64 MiB.
@@ -101,12 +103,14 @@ pub struct BlockPool {
     free: FreeRuns,
     reserve: FreeRuns,
     pool_bytes: u64,
-    grants: HashMap<u64, Grant>,
+    grants: BTreeMap<u64, Grant>,
     /// Chunks whose tails can be granted, by class.
     tails: BTreeMap<SizeClass, BTreeSet<u64>>,
     /// What each session holds, so that its end costs what it held.
     held: HashMap<SessionId, Held>,
     quota_bytes: u64,
+    /// Counts the changes, so that pages of a list can be told to be of one moment.
+    revision: u64,
 }
 
 impl BlockPool {
@@ -123,10 +127,11 @@ impl BlockPool {
             reserve: FreeRuns::of(start, reserve_bytes),
             free: FreeRuns::of(start.plus(reserve_bytes), bytes - reserve_bytes),
             pool_bytes: bytes,
-            grants: HashMap::new(),
+            grants: BTreeMap::new(),
             tails: BTreeMap::new(),
             held: HashMap::new(),
             quota_bytes: quota_bytes.unwrap_or(u64::MAX),
+            revision: 0,
         }
     }
 
@@ -192,6 +197,7 @@ impl BlockPool {
                 reserve_bytes: self.reserve.free_bytes(),
             });
         };
+        self.revision += 1;
         let owner = Owner::Session(session);
         let grant = self.grants.entry(offset).or_insert(Grant { class, first_index: 0, owner });
         grant.owner = owner;
@@ -231,6 +237,7 @@ impl BlockPool {
                 return Err(ReturnError::Index { offset, first_index, granted_index, block_count });
             }
         }
+        self.revision += 1;
         for &ChunkTail { offset, first_index } in tails {
             if let Some(grant) = self.grants.get_mut(&offset) {
                 grant.first_index = first_index;
@@ -243,6 +250,7 @@ impl BlockPool {
     /// The session is over, and nothing of it can take effect any more. After a clean end returned tails are
     /// free for the next; everything else is left behind for the sweep.
     pub fn end_session(&mut self, session: SessionId, clean: bool) {
+        self.revision += 1;
         for offset in self.held.remove(&session).unwrap_or_default().chunks {
             let Some(grant) = self.grants.get_mut(&offset) else {
                 unreachable!("session {session} holds {offset:#x}, which was never granted")
@@ -278,11 +286,6 @@ impl BlockPool {
             }
         }
         accounts
-    }
-
-    /// Whether a block lies in memory that was granted: what a checker of the region asks.
-    pub fn is_granted(&self, chunk: Offset) -> bool {
-        self.grants.contains_key(&chunk.0)
     }
 }
 

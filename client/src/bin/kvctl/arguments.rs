@@ -86,6 +86,12 @@ pub(crate) enum Command {
     /// Check this host for what makes RDMA and shared memory fail, with remedies
     #[command(long_about = DOCTOR)]
     Doctor,
+    /// Check whether a region, or a dump of one, is sound; exit with 1 if it is not
+    #[command(long_about = FSCK)]
+    Fsck(FsckArguments),
+    /// Write a copy of a region to a file that fsck can check
+    #[command(long_about = DUMP)]
+    Dump(DumpArguments),
     /// Write a completion script to standard output
     Completions {
         /// The shell
@@ -104,6 +110,23 @@ Check this host for what makes RDMA and shared memory fail, with remedies.
 Looks at devices, ports, GID tables, MTU, atomics, the limit on locked memory, huge pages and shared memory, and runs \
 a READ and a CAS over each fabric to this host itself. If an endpoint is given, the server is checked too. Each line \
 is ok, a warning (slower, or a fabric that cannot be used) or wrong. Exits with 4 if anything is wrong.";
+
+const FSCK: &str = "\
+Check whether a region is sound; exit with 1 if it is not.
+
+Looks at everything that can be seen without a key: superblock, directory, buckets, slots, blocks and their checksums, \
+free maps, what was granted, and whether the block pool adds up to the byte. Nothing is changed, and the server's CPU is \
+asked for the list of grants only. Clients may go on meanwhile: what seems wrong is looked at again until it is certain, \
+and what changed each time is counted as changed, not as wrong. Each finding has its place in the region and its kind; \
+kinds keep their names.";
+
+const DUMP: &str = "\
+Write a copy of a region to a file that fsck can check.
+
+The file has the length of the region and takes the room of what is used in it (zeros are holes), and holds every key and \
+value: it is readable by its owner only. It appears when it is whole; an older file of that name is replaced. Clients may \
+go on meanwhile. Then the copy is of many moments, but the index is read again at the end and what changed is written down, \
+so that fsck --dump does not take the one for damage nor overlook the other: what it can't tell it counts as changed.";
 
 /// An operation to explain.
 #[derive(Subcommand, Debug)]
@@ -168,6 +191,30 @@ pub(crate) struct PingArguments {
     /// The time between two pings
     #[arg(short, long, default_value = "1s", value_parser = duration::parse, value_name = "TIME")]
     pub(crate) interval: Duration,
+}
+
+/// What fsck wants.
+#[derive(Args, Debug)]
+pub(crate) struct FsckArguments {
+    /// Check the dump in FILE instead of a server's region
+    #[arg(long, value_name = "FILE")]
+    pub(crate) dump: Option<PathBuf>,
+
+    /// Look at all memory that was never granted, not only where it would have free maps
+    #[arg(long)]
+    pub(crate) deep: bool,
+
+    /// Show at most N findings; all are counted
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    pub(crate) limit: usize,
+}
+
+/// What dump wants.
+#[derive(Args, Debug)]
+pub(crate) struct DumpArguments {
+    /// The file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
 }
 
 /// The form of what is printed.

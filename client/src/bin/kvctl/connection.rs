@@ -12,6 +12,8 @@ use crate::failure::Failure;
 pub(crate) enum Purpose {
     /// It reads.
     Read,
+    /// It reads, also where the region is damaged.
+    Inspect,
     /// It changes keys.
     Change,
 }
@@ -34,9 +36,11 @@ pub(crate) fn connect(common: &Common, purpose: Purpose) -> Result<Client, Failu
     if let Some(token) = &common.token {
         builder = builder.token(token);
     }
-    if purpose == Purpose::Read {
-        builder = builder.read_only();
-    }
+    builder = match purpose {
+        Purpose::Read => builder.read_only(),
+        Purpose::Inspect => builder.damaged_region(),
+        Purpose::Change => builder,
+    };
     Ok(builder.connect()?)
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn explain(common: &Common, operation: &Explained) -> Result<Exit, Fa
         Ok(Outcome::Found(bytes)) => {
             (format!("found, {}", plural(*bytes as u64, "byte")), Exit::Ok, Effect::No)
         }
-        Ok(Outcome::Absent) => ("not found".into(), Exit::NotFound, Effect::No),
+        Ok(Outcome::Absent) => ("not found".into(), Exit::No, Effect::No),
         Ok(Outcome::Stored(bytes)) => {
             (format!("stored, {}", plural(*bytes as u64, "byte")), Exit::Ok, Effect::Yes)
         }

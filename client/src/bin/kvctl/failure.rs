@@ -8,12 +8,13 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use sidestep_client::common::fabric::FailureKind;
+use sidestep_client::fsck::SourceError;
 use sidestep_client::{Effect, Error};
 
 /// Exit codes, as `--help` and the manual page list them.
 pub(crate) const EXIT_CODES: [(Exit, &str); 5] = [
     (Exit::Ok, "ok"),
-    (Exit::NotFound, "not found: the key does not exist"),
+    (Exit::No, "no: the key does not exist; for fsck, the region is not sound"),
     (Exit::Usage, "usage: the command line, the key or the value is not acceptable"),
     (Exit::Unreachable, "unreachable: the server cannot be reached, or stopped answering"),
     (Exit::Failed, "failed: anything else; for doctor, something is wrong"),
@@ -35,8 +36,8 @@ pub(crate) fn exit_help() -> String {
 pub(crate) enum Exit {
     /// All is well.
     Ok = 0,
-    /// There is no such key.
-    NotFound = 1,
+    /// The answer is no: there is no such key, or the region is not sound.
+    No = 1,
     /// What was asked makes no sense.
     Usage = 2,
     /// No server.
@@ -49,7 +50,7 @@ impl Exit {
     const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
-            Self::NotFound => "not-found",
+            Self::No => "no",
             Self::Usage => "usage",
             Self::Unreachable => "unreachable",
             Self::Failed => "failed",
@@ -82,12 +83,28 @@ pub(crate) enum Failure {
         /// Whether the operation happened before.
         effect: Effect,
     },
+    /// A region or a dump can't be looked at.
+    #[error("{name}: {source}")]
+    Region {
+        /// Which.
+        name: String,
+        /// Why not.
+        source: SourceError,
+    },
     /// Nobody reads the output any more. The operation is over, and there is nobody to complain to.
     #[error("the output was closed")]
     OutputClosed,
 }
 
 impl Failure {
+    /// Of a look at the region or dump called `name`.
+    pub(crate) fn of_source(name: &str, error: SourceError) -> Self {
+        match error {
+            SourceError::Client(error) => Self::Client(error),
+            source => Self::Region { name: name.to_owned(), source },
+        }
+    }
+
     /// How to exit.
     pub(crate) fn exit(&self) -> Exit {
         match self {
@@ -100,7 +117,7 @@ impl Failure {
                 Exit::Failed
             }
             Self::Client(error) if error.is_unreachable() => Exit::Unreachable,
-            Self::Client(_) | Self::Io { .. } => Exit::Failed,
+            Self::Client(_) | Self::Io { .. } | Self::Region { .. } => Exit::Failed,
             Self::OutputClosed => Exit::Ok,
         }
     }
@@ -108,7 +125,7 @@ impl Failure {
     /// Whether the operation happened; none if there was no operation to happen.
     fn effect(&self) -> Option<Effect> {
         match self {
-            Self::Usage(_) | Self::OutputClosed => None,
+            Self::Usage(_) | Self::Region { .. } | Self::OutputClosed => None,
             Self::Client(error) => Some(error.effect()),
             Self::Io { effect, .. } => Some(*effect),
         }

@@ -96,7 +96,7 @@ fn absent(common: &Common, key: &[u8], field: &str) -> Result<Exit, Failure> {
             output::write_json(&answer, Effect::No)?;
         }
     }
-    Ok(Exit::NotFound)
+    Ok(Exit::No)
 }
 
 /// A line on standard error. If that is closed, nobody wants to know.

@@ -7,13 +7,16 @@ mod arguments;
 mod bytes;
 mod connection;
 mod doctor;
+mod dump;
 mod duration;
 mod explain;
 mod failure;
+mod fsck;
 mod keys;
 mod manual;
 mod output;
 mod ping;
+mod progress;
 mod stats;
 
 use std::ffi::OsString;
@@ -52,6 +55,8 @@ fn run(arguments: &Arguments) -> Result<Exit, Failure> {
         Command::Stats => stats::stats(common),
         Command::Explain(operation) => explain::explain(common, operation),
         Command::Doctor => doctor::doctor(common),
+        Command::Fsck(fsck) => fsck::fsck(common, fsck),
+        Command::Dump(dump) => dump::dump(common, dump),
         Command::Completions { shell } => manual::completions(*shell),
         Command::Man { command } => manual::manual(command.as_deref()),
     }

@@ -3,6 +3,7 @@
 //! Always true: it takes the region's words for what they say and knows nothing of any client's state.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use sidestep_common::layout::{Block, BlockPlace, BlockRef, Offset, SlotState, SlotWord, free_map_offset};
 use sidestep_common::memory::WordMemory;
@@ -50,6 +51,11 @@ impl Auditor {
     /// If something is.
     pub(super) fn check_marks(&self) {
         assert!(self.unmarked.is_empty(), "unlinked and not marked: {:?}", self.unmarked);
+    }
+
+    /// A rebuild has sealed the slots in `range`: what they name is others' business from now on.
+    pub(super) fn forget(&mut self, range: &Range<u64>) {
+        self.slots.retain(|slot| !range.contains(slot));
     }
 
     /// No slot names the place that is written, and a block can be there.

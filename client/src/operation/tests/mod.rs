@@ -10,4 +10,4 @@ mod planted;
 mod rebuild;
 mod reuse;
 mod stories;
-mod world;
+pub(crate) mod world;

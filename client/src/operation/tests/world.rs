@@ -24,24 +24,33 @@ use super::auditor::Auditor;
 use crate::allocator::Allocator;
 use crate::directory::Directory;
 
-pub(super) const SEED: u64 = 7;
+pub(crate) const SEED: u64 = 7;
 
 /// A region as a server lays it out, in this process's memory.
-pub(super) struct World {
+pub(crate) struct World {
     _words: Vec<u64>,
-    pub(super) memory: WordMemory,
-    pub(super) superblock: Superblock,
-    pub(super) directory: Directory,
+    pub(crate) memory: WordMemory,
+    pub(crate) superblock: Superblock,
+    pub(crate) directory: Directory,
     next_chunk: u64,
+    /// What was granted, in the order of places.
+    pub(crate) granted: Vec<ChunkGrant>,
+    /// Bytes of free maps that were written, in order: where, and which version.
+    pub(crate) marks: Vec<(Offset, u8)>,
     buffers: BufferPool,
     pub(super) auditor: Auditor,
     /// The client's clock; tests move it.
-    pub(super) now_ms: u64,
+    pub(crate) now_ms: u64,
 }
 
 impl World {
-    pub(super) fn new() -> Self {
-        let geometry = Geometry::for_region(5 << 20).unwrap();
+    pub(crate) fn new() -> Self {
+        Self::with(5 << 20, 0)
+    }
+
+    /// A region of `region_bytes`, with a segment for 2 to the power of `shared_bits` entries of the directory.
+    pub(crate) fn with(region_bytes: u64, shared_bits: u32) -> Self {
+        let geometry = Geometry::for_region(region_bytes).unwrap();
         let superblock = Superblock {
             geometry,
             incarnation: 1,
@@ -55,15 +64,11 @@ impl World {
         let memory = unsafe { WordMemory::new(base, geometry.region_bytes) };
         let mut directory = Vec::new();
         for index in 0..geometry.directory_entries() {
-            let word = DirectoryWord { segment: index as u32, generation: 1, depth: geometry.directory_bits };
+            let (segment, depth) = ((index >> shared_bits) as u32, geometry.directory_bits - shared_bits);
+            let word = DirectoryWord { segment, generation: 1, depth };
             memory.store(geometry.directory_word_offset(index), word.to_bits()).unwrap();
             directory.extend(word.to_bits().to_le_bytes());
-            let header = BucketHeader {
-                depth: geometry.directory_bits,
-                prefix: index as u32,
-                generation: 1,
-                sealed: false,
-            };
+            let header = BucketHeader { depth, prefix: segment, generation: 1, sealed: false };
             let segment = geometry.segment_offset(word).unwrap();
             for bucket in 0..64 {
                 memory.store(segment.plus(bucket * 256), header.to_bits()).unwrap();
@@ -75,38 +80,46 @@ impl World {
             superblock,
             directory: Directory::from_bytes(&directory),
             next_chunk: geometry.block_pool_offset.0,
+            granted: Vec::new(),
+            marks: Vec::new(),
             buffers: BufferPool::new(Box::new(Unregistered), 64 << 20),
             auditor: Auditor::default(),
             now_ms: 0,
         }
     }
 
-    pub(super) fn grant(&mut self, actor: &mut Actor, class: SizeClass, purpose: ChunkPurpose) {
+    pub(crate) fn grant(&mut self, actor: &mut Actor, class: SizeClass, purpose: ChunkPurpose) {
         let shape = chunk_shape(class);
         let offset = self.next_chunk.next_multiple_of(shape.align_bytes);
         self.next_chunk = offset + shape.bytes;
         let (block_count, class) = (shape.block_count, class.index());
         let grant = ChunkGrant { offset, class, first_index: 0, block_count, version: 1 };
+        self.granted.push(grant);
         actor
             .allocator
             .add(&self.superblock.geometry, grant, purpose)
             .expect("the test's region is large enough");
     }
 
+    /// A rebuild has sealed all slots in `range`.
+    pub(crate) fn sealed(&mut self, range: &std::ops::Range<u64>) {
+        self.auditor.forget(range);
+    }
+
     /// The offset of `slot` in the bucket of `key`.
-    pub(super) fn slot(&self, key: &[u8], slot: u64) -> Offset {
+    pub(crate) fn slot(&self, key: &[u8], slot: u64) -> Offset {
         let hash = KeyHash::of(key, SEED);
         let word = self.directory.word(hash.directory_index(self.superblock.geometry.directory_bits));
         self.superblock.geometry.bucket_offset(word, hash).unwrap().plus(8 + 8 * slot)
     }
 
-    pub(super) fn slot_words(&self, key: &[u8]) -> Vec<SlotWord> {
+    pub(crate) fn slot_words(&self, key: &[u8]) -> Vec<SlotWord> {
         (0..31).map(|slot| SlotWord::from_bits(self.memory.load(self.slot(key, slot)).unwrap())).collect()
     }
 
     /// The binding and order rules as they can be seen at any moment: no key in two slots, no EMPTY slot before
     /// a filled one.
-    pub(super) fn check_bucket(&self, key: &[u8]) {
+    pub(crate) fn check_bucket(&self, key: &[u8]) {
         let mut keys = Vec::new();
         let mut saw_empty = false;
         for word in self.slot_words(key) {
@@ -153,6 +166,7 @@ impl World {
             }
             Action::WriteByte(byte) => {
                 self.memory.write(verb.remote, &[byte]).unwrap();
+                self.marks.push((verb.remote, byte));
                 Reply::Written
             }
             Action::CompareSwap { expected, desired } => {
@@ -163,20 +177,20 @@ impl World {
 }
 
 /// A session's own state.
-pub(super) struct Actor {
-    pub(super) allocator: Allocator,
+pub(crate) struct Actor {
+    pub(crate) allocator: Allocator,
     write_ids: WriteIds,
 }
 
 impl Actor {
-    pub(super) fn new(session: u32) -> Self {
+    pub(crate) fn new(session: u32) -> Self {
         Self { allocator: Allocator::new(), write_ids: WriteIds::new(session, 0) }
     }
 }
 
 /// What the story of a test asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Call<'a> {
+pub(crate) enum Call<'a> {
     Get(&'a [u8]),
     Put(&'a [u8], &'a [u8]),
     Delete(&'a [u8]),
@@ -184,7 +198,7 @@ pub(super) enum Call<'a> {
 
 /// What came of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Value(Option<Vec<u8>>),
     Stored,
     Existed(bool),
@@ -197,19 +211,19 @@ enum Machine<'a> {
 }
 
 /// A call under way, between two verbs.
-pub(super) struct Running<'a> {
+pub(crate) struct Running<'a> {
     machine: Machine<'a>,
     plan: Plan,
     next_verb: usize,
     replies: Replies,
     silent: Plan,
-    pub(super) round_trips: u32,
-    pub(super) verbs: u32,
-    pub(super) answer: Option<Answer>,
+    pub(crate) round_trips: u32,
+    pub(crate) verbs: u32,
+    pub(crate) answer: Option<Answer>,
 }
 
 impl<'a> Running<'a> {
-    pub(super) fn new(call: Call<'a>) -> Self {
+    pub(crate) fn new(call: Call<'a>) -> Self {
         let machine = match call {
             Call::Get(key) => Machine::Get(Get::new(key, SEED)),
             Call::Put(key, value) => Machine::Change(Change::put(key, value, SEED).unwrap()),
@@ -228,7 +242,7 @@ impl<'a> Running<'a> {
     }
 
     /// Whether all is done, the silent verbs too.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.answer.is_some() && self.silent.is_empty()
     }
 
@@ -249,7 +263,7 @@ impl<'a> Running<'a> {
     }
 
     /// Executes one verb, asking the operation for more first if none is left.
-    pub(super) fn verb(&mut self, world: &mut World, actor: &mut Actor) {
+    pub(crate) fn verb(&mut self, world: &mut World, actor: &mut Actor) {
         if self.answer.is_some() {
             let verb = self.silent.remove(0);
             self.verbs += 1;
@@ -334,7 +348,7 @@ fn value(found: &Found, replies: &[Reply]) -> Vec<u8> {
 }
 
 /// Runs a call with nobody in between; answer, round trips, verbs.
-pub(super) fn alone(world: &mut World, actor: &mut Actor, call: Call<'_>) -> (Answer, u32, u32) {
+pub(crate) fn alone(world: &mut World, actor: &mut Actor, call: Call<'_>) -> (Answer, u32, u32) {
     let mut running = Running::new(call);
     for _ in 0..1000 {
         if running.is_over() {
@@ -353,7 +367,7 @@ pub(super) fn twin_of_k() -> &'static [u8] {
 
 /// Finds `count` keys that share the bucket of `like`, and its tag if `same_tag`; in another order each time
 /// the prefix differs.
-pub(super) fn colliding(world: &World, like: &[u8], count: usize, same_tag: bool) -> Vec<Vec<u8>> {
+pub(crate) fn colliding(world: &World, like: &[u8], count: usize, same_tag: bool) -> Vec<Vec<u8>> {
     let bits = world.superblock.geometry.directory_bits;
     let of = |key: &[u8]| {
         let hash = KeyHash::of(key, SEED);
