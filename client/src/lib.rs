@@ -19,13 +19,10 @@ pub mod directory;
 mod driver;
 mod endpoint;
 mod error;
-<<<<<<< HEAD
+pub mod fsck;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-=======
-pub mod fsck;
->>>>>>> fsck
 mod link;
 pub mod operation;
 mod pacemaker;

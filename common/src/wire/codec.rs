@@ -162,11 +162,9 @@ pub fn read_frame<T: DeserializeOwned>(stream: &mut impl Read) -> Result<T, Wire
 
 #[cfg(test)]
 mod tests {
-<<<<<<< HEAD
-    use super::super::{ChunkPurpose, ChunkTail, Refusal, RefusalCode, Request, Response};
-=======
-    use super::super::{ChunkPurpose, ChunkTail, GrantHolder, GrantPage, GrantRecord, Request, Response};
->>>>>>> fsck
+    use super::super::{
+        ChunkPurpose, ChunkTail, GrantHolder, GrantPage, GrantRecord, Refusal, RefusalCode, Request, Response,
+    };
     use super::*;
     use crate::fabric::{Commits, Join, Ticket};
 
