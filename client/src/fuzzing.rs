@@ -21,7 +21,7 @@ use crate::operation::change::{Change, Changed};
 use crate::operation::get::Get;
 use crate::operation::{Context, Operation, WriteIds};
 use crate::region_view::RegionView;
-use crate::statistics::Counters;
+use crate::statistics::{Counters, SharedCounters};
 
 const ENDPOINT: &str = "fuzzing";
 
@@ -63,7 +63,7 @@ impl Channel {
         let superblock = Superblock::parse(&welcome.superblock)
             .map_err(|error| Error::from_superblock(ENDPOINT, error))?;
         let view = Arc::new(RegionView { superblock, directory: Directory::from_bytes(&[]) });
-        let counters = Arc::new(Counters::default());
+        let counters = SharedCounters::new(Counters::default());
         let ground = SessionGround::new(ENDPOINT.into(), &self.control, view, welcome.session, &counters);
         self.ground = Some(ground);
         Ok(superblock)

@@ -24,7 +24,7 @@ use crate::operation::{Context, WriteIds};
 use crate::pacemaker::Pacemaker;
 use crate::region_view::{RegionView, SharedView};
 use crate::settings::Settings;
-use crate::statistics::Counters;
+use crate::statistics::SharedCounters;
 
 /// What the sessions of a client share.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub(crate) struct SessionGround {
     pub(crate) view: Arc<RegionView>,
     pub(crate) allocator: Allocator,
     write_ids: WriteIds,
-    counters: Arc<Counters>,
+    counters: SharedCounters,
 }
 
 impl SessionGround {
@@ -94,7 +94,7 @@ impl SessionGround {
         control: &Arc<Control>,
         view: Arc<RegionView>,
         session: SessionId,
-        counters: &Arc<Counters>,
+        counters: &SharedCounters,
     ) -> Self {
         Self {
             endpoint,
@@ -102,7 +102,7 @@ impl SessionGround {
             view,
             allocator: Allocator::new(),
             write_ids: WriteIds::new(session.0, random()),
-            counters: Arc::clone(counters),
+            counters: SharedCounters::clone(counters),
         }
     }
 }
@@ -145,7 +145,7 @@ const RECONNECT_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Joiner {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: SharedCounters,
     link: Option<Link>,
     /// The session whose data path was given up and not joined again yet.
     member: Option<Member>,
@@ -156,7 +156,7 @@ pub(crate) struct Joiner {
 
 impl Joiner {
     /// Opens a new session.
-    pub(crate) fn open(shared: Arc<Shared>, counters: Arc<Counters>) -> Result<Self, Error> {
+    pub(crate) fn open(shared: Arc<Shared>, counters: SharedCounters) -> Result<Self, Error> {
         let backoff = Backoff::new(RECONNECT_FIRST, RECONNECT_LIMIT, random());
         let mut joiner = Self { shared, counters, link: None, member: None, backoff, not_before: None };
         let deadline = Deadline::after(joiner.shared.settings.connect_timeout);

@@ -24,7 +24,7 @@ use crate::operation::get::{Found, Get};
 use crate::operation::outcome::{Verdict, effect_of_timeout, verdict};
 use crate::operation::resolve::Resolve;
 use crate::operation::{Operation, PendingCas};
-use crate::statistics::{Counters, Ending, Kind, Statistics, Tally};
+use crate::statistics::{Ending, Kind, SharedCounters, Statistics, Tally};
 use crate::trace::Trace;
 
 /// One thread's connection to a memory node. Not shared: see [`crate::Client`] for that.
@@ -35,7 +35,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub(crate) fn open(shared: Arc<Shared>, counters: Arc<Counters>) -> Result<Self, Error> {
+    pub(crate) fn open(shared: Arc<Shared>, counters: SharedCounters) -> Result<Self, Error> {
         let timeout = shared.settings.operation_timeout;
         Ok(Self { joiner: Joiner::open(shared, counters)?, timeout })
     }

@@ -3,10 +3,8 @@
 //! Always true: a session's counters have one writer, the thread that drives it, so counting costs a load and a
 //! store, and anybody may read them at any time. Errors are counted apart from operations that succeeded.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use serde::Serialize;
+use sidestep_common::sync::{Arc, AtomicU64, Ordering};
 
 use crate::operation::Plan;
 
@@ -143,20 +141,24 @@ pub(crate) struct Counters {
     chunk_requests: Counter,
 }
 
+/// A session's counters as it holds them; what is counted when it lets go of them is in the sum.
+pub(crate) type SharedCounters = Arc<Counters>;
+
 /// The counters of all of a client's sessions.
 ///
 /// Always true: a session that has ended costs nothing, and what it did stays in the sum.
 #[derive(Default, Debug)]
 pub(crate) struct AllCounters {
-    sessions: Vec<Arc<Counters>>,
+    sessions: Vec<SharedCounters>,
     ended: Statistics,
 }
 
 impl AllCounters {
     /// Counters for one more session.
-    pub(crate) fn add(&mut self) -> Arc<Counters> {
+    pub(crate) fn add(&mut self) -> SharedCounters {
         let ended = &mut self.ended;
         self.sessions.retain_mut(|counters| {
+            // Sees all that the session counted before it let go (an acquire, for the release of letting go).
             let last = Arc::get_mut(counters);
             if let Some(last) = &last {
                 ended.add(&last.snapshot());
@@ -256,5 +258,48 @@ mod tests {
         }
         let sum = all.sum();
         assert_eq!((sum.put.operations, sum.put.verbs, sum.reconnects), (1000, 3000, 1));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use sidestep_common::sync::explore;
+
+    use super::*;
+
+    /// A session counts and ends, while another one is opened and asks for the sum: it never sinks, and in the end nothing
+    /// is lost.
+    #[test]
+    fn what_an_ended_session_did_is_never_lost() {
+        explore(None, || {
+            let mut all = AllCounters::default();
+            let counters = all.add();
+            let session = loom::thread::spawn(move || counters.kinds[0].operations.add(1));
+            let before = all.sum().get.operations;
+            let other = all.add();
+            let after = all.sum().get.operations;
+            assert!(before <= after, "{before} {after}");
+            session.join().unwrap();
+            drop(other);
+            drop(all.add());
+            assert_eq!((all.sum().get.operations, all.sessions.len()), (1, 1));
+        });
+    }
+
+    /// A session is kept when its thread ends, and another thread goes on with it: both count, while a third one looks.
+    #[test]
+    fn counters_pass_from_thread_to_thread() {
+        explore(None, || {
+            let counters = Arc::new(Counters::default());
+            // The lock is what hands sessions on in `thread_local`.
+            let kept = std::sync::Arc::new(loom::sync::Mutex::new(Arc::clone(&counters)));
+            let earlier = std::sync::Arc::clone(&kept);
+            let thread = loom::thread::spawn(move || earlier.lock().unwrap().kinds[0].operations.add(1));
+            kept.lock().unwrap().kinds[0].operations.add(1);
+            let seen = counters.kinds[0].operations.get();
+            assert!((1..=2).contains(&seen), "{seen}");
+            thread.join().unwrap();
+            assert_eq!(counters.kinds[0].operations.get(), 2);
+        });
     }
 }

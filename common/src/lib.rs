@@ -23,4 +23,5 @@ pub mod hash;
 pub mod layout;
 pub mod memory;
 pub mod planted;
+pub mod sync;
 pub mod wire;

@@ -3,12 +3,12 @@
 //! Always true: one thread advances the tick, and nothing that may block runs on it, so the tick is late by its
 //! period at the most. It wakes ten times a second and else costs nothing.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::task;
 
 use crate::node::Node;
 
@@ -46,6 +46,25 @@ impl Stop {
     }
 }
 
+/// Work that may block.
+///
+/// Always true: a piece of work begins only when the one before has ended; one that panicked has.
+#[derive(Debug, Default)]
+struct OneAtATime {
+    last: Option<task::JoinHandle<()>>,
+}
+
+impl OneAtATime {
+    /// Runs `work` on `runtime`'s threads for what may block, unless earlier work is still under way; says whether.
+    fn try_start(&mut self, runtime: &Handle, work: impl FnOnce() + Send + 'static) -> bool {
+        let is_free = self.last.as_ref().is_none_or(task::JoinHandle::is_finished);
+        if is_free {
+            self.last = Some(runtime.spawn_blocking(work));
+        }
+        is_free
+    }
+}
+
 impl Housekeeping {
     /// Starts it for a node that serves. What may block runs on `runtime`'s threads for that.
     ///
@@ -54,7 +73,7 @@ impl Housekeeping {
     pub fn start(node: Arc<Node>, runtime: Handle) -> std::io::Result<Self> {
         let stop = Arc::new(Stop::default());
         let told = Arc::clone(&stop);
-        let busy = Arc::new(AtomicBool::new(false));
+        let mut ending = OneAtATime::default();
         let mut ticks = 0_u32;
         let thread = std::thread::Builder::new().name("housekeeping".into()).spawn(move || {
             while told.sleep(TICK_PERIOD) {
@@ -65,14 +84,13 @@ impl Housekeeping {
                     let sessions = serving.sessions();
                     (sessions.some_expired(), ticks.is_multiple_of(TICKS_PER_RETRY) && sessions.some_linger())
                 };
-                if (some_expired || some_linger) && !busy.swap(true, Ordering::AcqRel) {
-                    let (node, busy) = (Arc::clone(&node), Arc::clone(&busy));
-                    runtime.spawn_blocking(move || {
+                if some_expired || some_linger {
+                    let node = Arc::clone(&node);
+                    ending.try_start(&runtime, move || {
                         node.end_expired();
                         if some_linger {
                             node.retry_lingering();
                         }
-                        busy.store(false, Ordering::Release);
                     });
                 }
             }
@@ -88,5 +106,42 @@ impl Drop for Housekeeping {
             // A panic there was reported when it happened.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Instant;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Fencing one session takes long: no second attempt begins beside it. Another attempt panics: leases that run out
+    /// later are ended all the same.
+    #[test]
+    fn work_that_panics_does_not_keep_later_work_from_beginning() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let mut ending = OneAtATime::default();
+        let mut start = |work: Box<dyn FnOnce() + Send>| ending.try_start(runtime.handle(), work);
+        let (let_go, held) = channel::<()>();
+        let (tell, told) = channel();
+        assert!(start(Box::new(move || {
+            let _ = held.recv();
+            panic!("on purpose, by a test");
+        })));
+        assert!(!start(Box::new(|| unreachable!("the first one is under way"))));
+        let_go.send(()).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let tell = tell.clone();
+            if start(Box::new(move || tell.send(()).unwrap())) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "nothing begins any more");
+            std::thread::yield_now();
+        }
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(()));
     }
 }

@@ -32,6 +32,8 @@
 
 mod buffer;
 mod join;
+#[cfg(all(test, loom))]
+mod models;
 pub mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;

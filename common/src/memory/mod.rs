@@ -9,14 +9,18 @@
 //! # Orderings
 //! The contract of a fabric wants a session's verbs to execute in the order posted, except that a WRITE may
 //! overtake an earlier READ. A READ ends with an acquire fence (pairs with the release of the CAS or WRITE
-//! whose effect it saw), a WRITE starts with a release fence, CAS and FAA are acquire-release.
+//! whose effect it saw), a WRITE starts with a release fence, CAS and FAA are acquire-release. What these leave open,
+//! a load that passes an earlier store, is the part of `store_buffer.rs`. `fabric/models` shows under loom that all of it
+//! is needed, and is enough.
 
 mod available;
 mod gather;
 mod mapping;
 mod populate;
+mod store_buffer;
 mod words;
 
 pub use available::{Available, MemoryLimit};
 pub use mapping::{HugePages, Mapping, MappingError, MappingOptions};
+pub(crate) use store_buffer::StoreBuffer;
 pub use words::{AccessError, WordMemory};

@@ -5,9 +5,9 @@
 //! neighbours alone.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::layout::Offset;
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// An access that the region does not allow. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -54,7 +54,19 @@ impl WordMemory {
     /// If `base` or `bytes` is not a multiple of 8.
     pub unsafe fn new(base: NonNull<u8>, bytes: u64) -> Self {
         assert!(base.as_ptr().addr().is_multiple_of(8) && bytes.is_multiple_of(8), "{base:?} {bytes}");
+        if size_of::<AtomicU64>() != 8 {
+            panic!("loom's words are longer than eight bytes: see `of_model`");
+        }
         Self { base: base.cast(), bytes }
+    }
+
+    /// Words of a test under loom.
+    ///
+    /// # Safety
+    /// `words` must live for as long as this value or a copy of it is used.
+    #[cfg(loom)]
+    pub unsafe fn of_model(words: &[AtomicU64]) -> Self {
+        Self { base: NonNull::from(words).cast(), bytes: 8 * words.len() as u64 }
     }
 
     /// Its length.

@@ -1,26 +1,18 @@
 //! Executing verbs on mapped memory.
 //!
 //! Always true: verbs take effect in the order of the calls, also as other processors see it, except that a WRITE may
-//! overtake an earlier READ; a verb that is refused changes nothing.
-//!
-//! # Orderings
-//! `WordMemory` orders a WRITE before later WRITEs and atomics, and a READ before later READs. What is left is the one
-//! order that processors break by themselves: a READ that passes an earlier WRITE still in the store buffer. A full
-//! fence stands between the two; it pairs with the same fence of the other session. READs in a row need none.
-
-use std::sync::atomic::{Ordering, fence};
+//! overtake an earlier READ; a verb that is refused changes nothing. [`WordMemory`] and [`StoreBuffer`] see to the order.
 
 use crate::fabric::{Reply, Rights, Verb};
 use crate::layout::Offset;
-use crate::memory::{AccessError, WordMemory};
+use crate::memory::{AccessError, StoreBuffer, WordMemory};
 
 /// Plays the card for one session.
 #[derive(Debug)]
 pub(super) struct Executor {
     words: WordMemory,
     rights: Rights,
-    /// Something was stored since the last full fence.
-    stored: bool,
+    store_buffer: StoreBuffer,
 }
 
 /// Why a verb was refused.
@@ -35,7 +27,7 @@ pub(super) enum Refused {
 impl Executor {
     /// The caller keeps the mapping of `words` alive, which allows at least `rights`.
     pub(super) const fn new(words: WordMemory, rights: Rights) -> Self {
-        Self { words, rights, stored: false }
+        Self { words, rights, store_buffer: StoreBuffer::empty() }
     }
 
     /// Executes one verb; gives it back if it is refused.
@@ -55,27 +47,28 @@ impl Executor {
     #[inline]
     fn run(&mut self, verb: &mut Verb<'_>) -> Result<u64, Refused> {
         if let Verb::Read { remote, into } = verb {
-            if self.stored {
-                fence(Ordering::SeqCst);
-                self.stored = false;
-            }
+            self.store_buffer.before_read();
             self.words.read(*remote, into.as_mut_slice())?;
             return Ok(0);
         }
         if !self.rights.can_write() {
             return Err(Refused::ReadOnly { verb: verb.name(), bytes: verb.bytes(), offset: verb.remote() });
         }
-        self.stored = true;
         match verb {
             Verb::Read { .. } => Ok(0),
             Verb::Write { remote, from } => {
+                self.store_buffer.before_write();
                 self.words.write_gathered(*remote, &from[..])?;
                 Ok(0)
             }
             Verb::CompareSwap { remote, expected, desired } => {
+                self.store_buffer.before_atomic();
                 Ok(self.words.compare_swap(*remote, *expected, *desired)?)
             }
-            Verb::FetchAdd { remote, add } => Ok(self.words.fetch_add(*remote, *add)?),
+            Verb::FetchAdd { remote, add } => {
+                self.store_buffer.before_atomic();
+                Ok(self.words.fetch_add(*remote, *add)?)
+            }
         }
     }
 }

@@ -34,6 +34,8 @@ mod execute;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
+#[cfg(all(test, loom))]
+mod model_card;
 mod peer;
 mod target;
 
@@ -41,6 +43,8 @@ pub use client::ShmFabric;
 pub use target::{AttachError, ShmTarget};
 
 pub(super) use client::connect;
+#[cfg(all(test, loom))]
+pub(super) use model_card::model_card;
 
 #[cfg(test)]
 mod tests;

@@ -5,13 +5,11 @@
 //! atomic in front of the next READ has executed: only a READ waits for room, so a client that has the last byte
 //! of a reply knows that the whole batch took effect.
 
-use std::sync::atomic::{Ordering, fence};
-
 use super::frame::{FrameHeader, Opcode, Refused, ReplyHeader, RequestFrame, VerbDescriptor};
 use super::queue::ByteQueue;
 use crate::fabric::Rights;
 use crate::layout::word_at;
-use crate::memory::WordMemory;
+use crate::memory::{StoreBuffer, WordMemory};
 
 /// No more replies are made while so many bytes of them wait: what a peer that doesn't read can make us hold is
 /// this, one piece and the words of one batch.
@@ -43,8 +41,7 @@ pub(super) struct Execution {
     read_bytes: usize,
     silent: bool,
     refused: bool,
-    /// Something may have been stored since the last full fence.
-    stored: bool,
+    store_buffer: StoreBuffer,
 }
 
 /// How far an execution came.
@@ -71,8 +68,8 @@ impl Execution {
             read_bytes: 0,
             silent: false,
             refused: false,
-            // By the frame before, of the same connection.
-            stored: true,
+            // The frame before, of the same connection, may have stored something.
+            store_buffer: StoreBuffer::unknown(),
         }
     }
 
@@ -144,14 +141,10 @@ impl Execution {
     ) -> bool {
         let memory = &grant.memory;
         let operands = frame.operands(self.operands_at, verb.operand_bytes());
-        if verb.opcode == Opcode::Read {
-            if std::mem::take(&mut self.stored) {
-                // A READ must not pass an earlier WRITE that is still in the store buffer, which processors allow
-                // themselves. Pairs with the same fence of the other session.
-                fence(Ordering::SeqCst);
-            }
-        } else {
-            self.stored = true;
+        match verb.opcode {
+            Opcode::Read => self.store_buffer.before_read(),
+            Opcode::Write => self.store_buffer.before_write(),
+            Opcode::CompareSwap | Opcode::FetchAdd => self.store_buffer.before_atomic(),
         }
         let old = match verb.opcode {
             Opcode::Read if self.silent => return true,

@@ -23,6 +23,8 @@ pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 mod in_flight;
+#[cfg(all(test, loom))]
+mod model_card;
 mod peer;
 mod queue;
 mod socket;
@@ -32,6 +34,9 @@ mod worker;
 pub use client::TcpFabric;
 pub use connect::connect;
 pub use target::{TcpCounters, TcpTarget};
+
+#[cfg(all(test, loom))]
+pub(super) use model_card::model_card;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,35 @@
+# shellcheck shell=bash
+# What `loom.sh weakened` leaves out, one at a time. Sourced there.
+memory=common/src/memory shm=common/src/fabric/shm tcp=common/src/fabric/tcp client=client/src
+
+weaken 'a READ without its acquire fence' $memory/words.rs 's/        fence\(Ordering::Acquire\);\n//'
+weaken 'a WRITE without its release fence' $memory/words.rs 's/        fence\(Ordering::Release\);\n//'
+weaken 'a CAS that wins, without release' $memory/words.rs 's/Ordering::AcqRel, Ordering::Acquire\);\n        Ok\(u64/Ordering::Acquire, Ordering::Acquire);\n        Ok(u64/'
+weaken 'a CAS that wins, without acquire' $memory/words.rs 's/Ordering::AcqRel, Ordering::Acquire\);\n        Ok\(u64/Ordering::Release, Ordering::Acquire);\n        Ok(u64/'
+weaken 'a CAS that fails, without acquire' $memory/words.rs 's/Ordering::AcqRel, Ordering::Acquire\);\n        Ok\(u64/Ordering::AcqRel, Ordering::Relaxed);\n        Ok(u64/'
+weaken 'a FAA without release' $memory/words.rs 's/fetch_add\(add, Ordering::AcqRel\)/fetch_add(add, Ordering::Acquire)/'
+weaken 'a FAA without acquire' $memory/words.rs 's/fetch_add\(add, Ordering::AcqRel\)/fetch_add(add, Ordering::Release)/'
+weaken 'a FAA that loads and stores' $memory/words.rs 's/return Ok\(word.fetch_add\(add, Ordering::AcqRel\)\);/let old = word.load(Ordering::Acquire); word.store(old + add, Ordering::Release); return Ok(old);/'
+weaken 'a server load without acquire' $memory/words.rs 's/\.load\(Ordering::Acquire\)/.load(Ordering::Relaxed)/'
+weaken 'a server store without release' $memory/words.rs 's/store\(value.to_le\(\), Ordering::Release\)/store(value.to_le(), Ordering::Relaxed)/'
+weaken 'bytes replaced by load and store' $memory/words.rs 's/let _ = self.word\(index\).fetch_update\(Ordering::Relaxed, Ordering::Relaxed, replaced\);/let old = self.word(index).load(Ordering::Relaxed); self.word(index).store(replaced(old).unwrap(), Ordering::Relaxed);/'
+weaken 'a word read in two halves' $memory/words.rs 's/\*word = self.word\(index\).load\(Ordering::Relaxed\).to_ne_bytes\(\);/word[..4].copy_from_slice(&self.word(index).load(Ordering::Relaxed).to_ne_bytes()[..4]); word[4..].copy_from_slice(&self.word(index).load(Ordering::Relaxed).to_ne_bytes()[4..]);/'
+weaken 'pieces of a WRITE stored one by one' $memory/gather.rs 's/(        let mut shared = )/        let mut at = offset; for piece in pieces { self.write(at, piece)?; at = at.plus(piece.len() as u64); }\n        return Ok(());\n        #[allow(unreachable_code)]\n$1/'
+weaken 'no full fence before a READ' $memory/store_buffer.rs 's/            fence\(Ordering::SeqCst\);/            let _ = fence;/'
+weaken 'no full fence before an atomic' $memory/store_buffer.rs 's/        if !ATOMICS_ARE_FENCES \{/        if false {/'
+weaken 'a WRITE is not noted as stored' $memory/store_buffer.rs 's/(const fn before_write.*?\n        self.stored = )true/$1false/s'
+weaken 'an atomic is not noted as stored' $memory/store_buffer.rs 's/(fn before_atomic.*?\n        self.stored = )true/$1false/s'
+weaken 'shm: WRITEs pass by the store buffer' $shm/execute.rs 's/                self.store_buffer.before_write\(\);\n//'
+weaken 'shm: CASes pass by the store buffer' $shm/execute.rs 's/(CompareSwap \{ remote, expected, desired \} => \{\n)                self.store_buffer.before_atomic\(\);\n/$1/'
+weaken 'tcp: a frame forgets the one before' $tcp/execute.rs 's/StoreBuffer::unknown\(\)/StoreBuffer::empty()/'
+weaken 'tcp: WRITEs pass by the store buffer' $tcp/execute.rs 's/self.store_buffer.before_write\(\)/()/'
+weaken 'the directory is read without acquire' $client/directory.rs 's/load\(Ordering::Acquire\)/load(Ordering::Relaxed)/'
+weaken 'the directory learns without release' $client/directory.rs 's/Ordering::Release, Ordering::Relaxed, newer/Ordering::Relaxed, Ordering::Relaxed, newer/'
+weaken 'the directory learns whatever comes' $client/directory.rs 's/word.is_newer_than\(DirectoryWord::from_bits\(bits\)\)/(bits != word.to_bits())/'
+weaken 'the directory looks and then stores' $client/directory.rs 's/let _ = self.words\[index as usize\].fetch_update\(Ordering::Release, Ordering::Relaxed, newer\);/if newer(self.words[index as usize].load(Ordering::Acquire)).is_some() { self.words[index as usize].store(word.to_bits(), Ordering::Release); }/'
+weaken 'the view is taken without acquire' $client/region_view.rs 's/load\(Ordering::Acquire, &guard\)/load(Ordering::Relaxed, &guard)/'
+weaken 'the view is set without release' $client/region_view.rs 's/Ordering::AcqRel, &guard/Ordering::Acquire, &guard/' \
+    'pinning is a fence, which releases the view; only the pointer to it is made later, and loom does not follow that'
+weaken 'the view is set without acquire' $client/region_view.rs 's/Ordering::AcqRel, &guard/Ordering::Release, &guard/' \
+    'the epochs order the end of a view behind its beginning; nothing in the contract of crossbeam-epoch says so'
+weaken 'sessions that live are counted as ended' $client/statistics.rs 's/let last = Arc::get_mut\(counters\);/let last = (Arc::strong_count(counters) <= 2).then_some(&mut *counters);/'
