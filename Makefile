@@ -6,7 +6,7 @@ help: ## Show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
 
 setup: ## Install what is missing to build, lint and test (apt, rustup, cargo)
-	@deploy/scripts/setup.sh build lint test-verbs fuzz
+	@deploy/scripts/setup.sh build lint fuzz test-verbs fuzz
 
 demo: ## Build, serve, load a million records, run YCSB's workload b, show what it cost
 	@deploy/scripts/demo.sh
@@ -16,7 +16,7 @@ build: ## Build everything, optimised
 	cargo build --locked --release --workspace --bins
 
 test: ## Run every test; real verbs in the Soft-RoCE machine
-	@deploy/scripts/setup.sh build test-verbs
+	@deploy/scripts/setup.sh build fuzz test-verbs
 	@tests/scripts/all.sh
 
 test-unit: ## Run the tests that need no virtual machine

@@ -9,6 +9,7 @@ step cargo fmt --all --check
 step rustfmt --check --edition 2024 tests/fuzz/fuzz_targets/*.rs
 step cargo clippy --locked --workspace --all-targets -- -D warnings
 step cargo clippy --locked --workspace --all-targets --no-default-features -- -D warnings
+step cargo clippy --locked -p sidestep-tests --all-targets --features simulation -- -D warnings
 RUSTDOCFLAGS="-D warnings" step cargo doc --locked --workspace --no-deps
 step deploy/scripts/check-docs.sh
 # rdma-sys names a file instead of a licence; the file is read and judged all the same.

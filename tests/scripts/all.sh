@@ -7,6 +7,8 @@ source "$here/tally.sh"
 
 run_suite unit "$here/unit.sh"
 run_suite simulation "$here/sim.sh"
+run_suite loom "$here/loom.sh"
+run_suite fuzz "$here/fuzz.sh"
 run_suite verbs "$here/verbs.sh"
 echo
 show_skips
