@@ -6,7 +6,7 @@ help: ## Show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
 
 setup: ## Install what is missing to build, lint and test (apt, rustup, cargo)
-	@deploy/scripts/setup.sh build lint fuzz test-verbs fuzz
+	@deploy/scripts/setup.sh build lint fuzz test-verbs
 
 demo: ## Build, serve, load a million records, run YCSB's workload b, show what it cost
 	@deploy/scripts/demo.sh
