@@ -152,13 +152,14 @@ impl Joined {
         &self.ground.superblock
     }
 
-    /// The value of `key`.
+    /// The values of `keys`, got in step.
     ///
     /// # Errors
-    /// [`Error`], as a session's.
-    pub fn get(&mut self, key: &[u8], patience: Duration) -> Result<Option<Vec<u8>>, Error> {
-        let operation = Get::new(key, self.ground.superblock.hash_seed);
-        self.run(operation, patience, |found, replies| {
+    /// For each key [`Error`], as a session's.
+    pub fn get_many(&mut self, keys: &[&[u8]], patience: Duration) -> Vec<Result<Option<Vec<u8>>, Error>> {
+        let seed = self.ground.superblock.hash_seed;
+        let mut operations: Vec<_> = keys.iter().map(|key| Get::new(key, seed)).collect();
+        self.run(&mut operations, patience, |found, replies| {
             found.map(|found| match &replies[found.reply] {
                 Reply::Read(buffer) => buffer.as_slice()[found.value].to_vec(),
                 other => panic!("a value is in a READ's buffer, not in {other:?}"),
@@ -175,9 +176,7 @@ impl Joined {
     /// If key or value is over its limit.
     pub fn put(&mut self, key: &[u8], value: &[u8], patience: Duration) -> Result<Changed, Error> {
         let seed = self.ground.superblock.hash_seed;
-        self.run(Change::put(key, value, seed).expect("lengths within limits"), patience, |changed, _| {
-            changed
-        })
+        self.change(Change::put(key, value, seed).expect("lengths within limits"), patience)
     }
 
     /// Deletes `key`.
@@ -189,22 +188,25 @@ impl Joined {
     /// If the key is over its limit.
     pub fn delete(&mut self, key: &[u8], patience: Duration) -> Result<Changed, Error> {
         let seed = self.ground.superblock.hash_seed;
-        self.run(Change::delete(key, seed).expect("a length within limits"), patience, |changed, _| changed)
+        self.change(Change::delete(key, seed).expect("a length within limits"), patience)
     }
 
+    fn change(&mut self, change: Change<'_>, patience: Duration) -> Result<Changed, Error> {
+        self.run(&mut [change], patience, |changed, _| changed).remove(0)
+    }
+
+    /// Runs operations in step, as a session does.
     fn run<O: Operation, T>(
         &mut self,
-        operation: O,
+        operations: &mut [O],
         patience: Duration,
-        take: impl FnOnce(O::Output, &[Reply]) -> T,
-    ) -> Result<T, Error> {
+        take: impl Fn(O::Output, &[Reply]) -> T,
+    ) -> Vec<Result<T, Error>> {
         let deadline = Deadline::after(patience);
         let kind = self.driver.fabric().kind();
-        let mut take = Some(take);
-        let mut ended = None;
-        self.driver.run(&mut self.ground, &mut [operation], deadline, |finished| {
-            let take = take.take().expect("an operation ends once");
-            ended = Some(match finished.result {
+        let mut ended: Vec<Option<Result<T, Error>>> = operations.iter().map(|_| None).collect();
+        self.driver.run(&mut self.ground, operations, deadline, |finished| {
+            let result = match finished.result {
                 Ok(output) => Ok(take(output, finished.replies)),
                 Err(Stop::Error(error)) => Err(error),
                 Err(Stop::Timeout(_)) => Err(Error::Unreachable {
@@ -214,8 +216,9 @@ impl Joined {
                 Err(Stop::Failed(failure, _, effect)) => {
                     Err(Error::Failed { endpoint: ENDPOINT.into(), kind, failure, effect })
                 }
-            });
+            };
+            assert!(ended[finished.index].replace(result).is_none(), "an operation ends once");
         });
-        ended.expect("every operation ends")
+        ended.into_iter().map(|result| result.expect("every operation ends")).collect()
     }
 }

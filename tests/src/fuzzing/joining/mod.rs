@@ -20,6 +20,8 @@ use node::{NodeSpec, Seen};
 /// Bounds the directory, which is read whole: 64 KiB of it.
 const REGION_MEBIBYTES_MAX: u16 = 1024;
 const CALLS_MAX: usize = 6;
+/// Enough that their blocks are more than fit what may be in flight.
+const KEYS_MAX: u8 = 12;
 /// A call that must wait for somebody (which shows in the region for ever) ends after this.
 const PATIENCE: Duration = Duration::from_millis(2);
 /// Joining never waits for anybody. The node hangs up if it goes on and on.
@@ -54,7 +56,8 @@ enum GrantSpec {
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Call {
-    Get(u8),
+    /// So many keys in step, from that one.
+    Get(u8, u8),
     Put(u8, u16),
     Delete(u8),
 }
@@ -114,10 +117,19 @@ pub fn run(bytes: &[u8]) {
 
 fn perform(call: Call, joined: &mut Joined) {
     let result = match call {
-        Call::Get(key) => joined.get(node::key(key), PATIENCE).map(|value| {
-            // Only what the node has put into a block of that key comes back.
-            assert!(value.is_none_or(|value| value.iter().all(|byte| *byte == node::FILL)));
-        }),
+        Call::Get(first, count) => {
+            let keys = (0..1 + count % KEYS_MAX).map(|number| node::key(first.wrapping_add(number)));
+            for result in joined.get_many(&keys.collect::<Vec<_>>(), PATIENCE) {
+                match result {
+                    // Only what the node has put into a block of that key comes back.
+                    Ok(value) => {
+                        assert!(value.is_none_or(|value| value.iter().all(|byte| *byte == node::FILL)))
+                    }
+                    Err(error) => check_error(&error),
+                }
+            }
+            Ok(())
+        }
         Call::Put(key, bytes) => {
             let value = vec![0xbb; usize::from(bytes)];
             joined.put(node::key(key), &value, PATIENCE).map(drop)
