@@ -22,7 +22,6 @@
 //!    on a history earlier than at the first return that cannot be explained.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 
 use super::register::{Effect, Needs, effect, needs};
 use super::{Call, Event, Outcome, Value};
@@ -30,7 +29,7 @@ use super::{Call, Event, Outcome, Value};
 /// What a history asks for.
 #[derive(Default)]
 pub(super) struct Demand {
-    states: HashMap<Option<Value>, OfState, BuildHasherDefault<Mixer>>,
+    states: HashMap<Option<Value>, OfState>,
     /// Deletes that found the key.
     presence: OfPresence,
     /// The value that stands for all that no get returned.
@@ -97,14 +96,12 @@ impl Demand {
                 Effect::Becomes(state) => state,
             };
             match self.states.get_mut(&state) {
-                Some(of_state) if of_state.answers > 0 => {
-                    of_state.sources += u32::from(event.invoked <= of_state.last_returned);
-                }
-                _ if state.is_some() && self.unread.is_none() => {
+                Some(of_state) => of_state.sources += u32::from(event.invoked <= of_state.last_returned),
+                None if state.is_some() && self.unread.is_none() => {
                     self.unread = state;
                     self.states.insert(state, OfState::default());
                 }
-                _ => {}
+                None => {}
             }
         }
     }
@@ -163,30 +160,5 @@ impl Demand {
     /// Whether nothing can bring `state` back.
     pub(super) fn is_unique(&self, state: Option<Value>) -> bool {
         self.states.get(&state).is_some_and(|of_state| of_state.sources == 1)
-    }
-}
-
-/// Hashes the numbers of values; nobody chooses them to do harm.
-#[derive(Default)]
-struct Mixer(u64);
-
-impl Hasher for Mixer {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(byte.into());
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        let product = (self.0.rotate_left(32) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = product ^ product >> 32;
-    }
-
-    fn write_isize(&mut self, number: isize) {
-        self.write_u64(number as u64);
     }
 }
