@@ -346,8 +346,9 @@ fn a_sick_node_harms_its_own_keys_only(fabric: FabricKind) {
     }
 }
 
-/// The directory names segments that serve other keys, with generations that no client takes for new: there is no way
-/// to any key, and looking again and again must end with the deadline, also where no verb is ever waited for.
+/// The directory names segments whose buckets serve nobody, as if a rebuild never ended: there is no way to any key, and
+/// looking again and again must end with the deadline, also where no verb is ever waited for. A directory that goes back,
+/// which no rebuild makes, is damage, and said to be at once.
 fn a_damaged_region_costs_a_call_its_deadline_and_no_more(fabric: FabricKind) {
     let node = Node::start(fabric, &NodeOptions::default());
     let client = node.client().with_timeout(SHORT);
@@ -355,7 +356,6 @@ fn a_damaged_region_costs_a_call_its_deadline_and_no_more(fabric: FabricKind) {
     let serving = node.running().node().serving().expect("it serves");
     let (geometry, words) = (serving.region.superblock.geometry, serving.mapping.words());
     for index in 0..geometry.directory_entries() {
-        words.store(geometry.directory_word_offset(index), 0).unwrap();
         let segment = geometry.segment_pool_offset.plus(index * SEGMENT_BYTES);
         for bucket in 0..BUCKETS_PER_SEGMENT {
             words.store(segment.plus(bucket * BUCKET_BYTES), 0).unwrap();
@@ -371,6 +371,11 @@ fn a_damaged_region_costs_a_call_its_deadline_and_no_more(fabric: FabricKind) {
     for error in errors {
         assert!(matches!(error, Error::Timeout { effect: Effect::No, .. }), "{error}");
     }
+    for index in 0..geometry.directory_entries() {
+        words.store(geometry.directory_word_offset(index), 0).unwrap();
+    }
+    let error = client.get(b"k").unwrap_err();
+    assert!(error.to_string().contains("a directory word has gone back"), "{error}");
 }
 
 /// Forty sessions of one client say hello, and each is heard of again when its heartbeat is due: opening one must not
