@@ -66,7 +66,7 @@ pub(crate) struct Member {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     session: SessionId,
-    incarnation: u64,
+    pub(crate) incarnation: u64,
 }
 
 impl Member {

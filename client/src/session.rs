@@ -262,6 +262,14 @@ impl Session {
         Ok(self.link(Deadline::after(self.timeout))?.member.ground.view.superblock)
     }
 
+    /// Which life of the region this session worked on last: a random number, another one whenever a server has begun with
+    /// an empty region. `None` while the session is not joined. Asks nobody.
+    ///
+    /// If it is the same before and after a call, the call was made in that life.
+    pub fn incarnation(&self) -> Option<u64> {
+        self.joiner.identity().map(|identity| identity.incarnation)
+    }
+
     /// Ends the session cleanly: unused block memory goes back to the server.
     pub fn close(mut self) {
         self.say_goodbye();

@@ -45,6 +45,8 @@ fn a_restarted_server_is_found_again_and_is_empty(fabric: FabricKind) {
     let server = Process::kvserver(fabric, 0, &["-m", "64M"]);
     let (port, client) = (server.port(), server.client(LONG));
     client.put(b"old", b"life").unwrap();
+    let life = || client.with_session(|session| Ok(session.incarnation())).unwrap();
+    let old = life();
     server.kill();
     // A mapping outlives the server by the moment that its client needs to notice.
     let impatient = client.with_timeout(Duration::from_millis(300));
@@ -57,6 +59,7 @@ fn a_restarted_server_is_found_again_and_is_empty(fabric: FabricKind) {
     client.put(b"new", b"life").unwrap();
     assert_eq!(client.get(b"new").unwrap().as_deref(), Some(&b"life"[..]));
     assert!(client.statistics().reconnects >= 1);
+    assert!(old.is_some() && life().is_some() && life() != old, "{old:?}, {:?}", life());
 }
 
 /// SIGSTOP: connections stay open and nobody answers. A call ends with its deadline; after SIGCONT the same client
