@@ -9,5 +9,5 @@ mod process;
 mod suite;
 
 pub use node::{Node, NodeOptions};
-pub use process::{Process, binary, until};
+pub use process::{Process, binary, is_stopped, until};
 pub use suite::{Case, Story, fabrics, run_suite};

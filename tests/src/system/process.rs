@@ -2,8 +2,9 @@
 //!
 //! Always true: a process that a test started is dead when its [`Process`] is dropped.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -49,24 +50,51 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Whether no thread of the process `id`, which was sent SIGSTOP, runs any more.
+///
+/// # Panics
+/// If it is gone.
+pub fn is_stopped(id: u32) -> bool {
+    let mut tasks = std::fs::read_dir(format!("/proc/{id}/task")).expect("its threads");
+    tasks.all(|task| {
+        let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+        // The state comes behind the name, which is in brackets and may hold anything.
+        stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
+    })
+}
+
 impl Process {
     /// Starts `kvserver` for `fabric` with `arguments` on a free port (or on `port`) and waits until it is ready.
     ///
     /// # Panics
     /// If it does not become ready.
     pub fn kvserver(fabric: FabricKind, port: u16, arguments: &[&str]) -> Self {
+        Self::start(fabric, port, &[&["--log-level", "warn"], arguments].concat(), Stdio::inherit())
+    }
+
+    /// The same, but what it logs goes into a file, behind what is there.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub fn logging_kvserver(fabric: FabricKind, port: u16, arguments: &[&str], log: &Path) -> Self {
+        let file = File::options().append(true).create(true).open(log).expect("the server's log");
+        Self::start(fabric, port, arguments, file.into())
+    }
+
+    fn start(fabric: FabricKind, port: u16, arguments: &[&str], log: Stdio) -> Self {
         let host = match fabric {
             FabricKind::Verbs => std::env::var("SIDESTEP_RDMA_ADDR").expect("the RDMA device's address"),
             _ => "127.0.0.1".to_owned(),
         };
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut child = Command::new(binary("kvserver"))
-            .args(["--listen", &format!("{host}:{port}"), "--admin-listen", "off", "--log-level", "warn"])
+            .args(["--listen", &format!("{host}:{port}"), "--admin-listen", "off"])
             .args(["--transport", fabric.name()])
             .arg("--socket")
             .arg(directory.path().join("node.sock"))
             .args(arguments)
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .expect("kvserver starts");
         let mut lines = BufReader::new(child.stdout.take().expect("it was asked for")).lines();
@@ -141,14 +169,7 @@ impl Process {
     /// If it is gone.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
-        until("every thread has stopped", || {
-            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("its threads");
-            tasks.into_iter().all(|task| {
-                let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
-                // The state comes behind the name, which is in brackets and may hold anything.
-                stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
-            })
-        });
+        until("every thread has stopped", || is_stopped(self.child.id()));
     }
 
     /// CPU time so far, user and kernel, of all its threads, those that have ended too.
