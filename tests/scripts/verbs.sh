@@ -22,15 +22,18 @@ STATUS_SKIPPED=77
 # Optimised, because an emulated processor is slow; with debug information left out, because every byte is copied.
 PROFILE=softroce
 
-# Builds all programs and integration tests and puts them into one folder: kvserver is a program, costs-test is
-# tests/tests/costs.rs. Unit tests gain nothing from a card.
+# Builds all programs and the integration tests that suites run, and puts them into one folder: kvserver is a program,
+# costs-test is tests/tests/costs.rs. Unit tests gain nothing from a card, and some others are for features that no product
+# is built with.
 build_programs() {
     rm -rf -- "$programs"
     mkdir -p -- "$programs" || return
     local messages name file
     messages=$(mktemp)
+    local tests=()
+    mapfile -t tests < <(sed -nE 's/.*\b(rust_tests|two_sided) ([a-z_]+)-test\b.*/--test=\2/p' "$softroce"/suite-*.sh | sort -u)
     local cargo=(--locked --profile "$PROFILE" --workspace --message-format=json-render-diagnostics)
-    if ! { cargo build "${cargo[@]}" --bins && cargo test "${cargo[@]}" --no-run --test '*'; } >"$messages"; then
+    if ! { cargo build "${cargo[@]}" --bins && cargo test "${cargo[@]}" --no-run "${tests[@]}"; } >"$messages"; then
         rm -f -- "$messages"
         return 1
     fi
