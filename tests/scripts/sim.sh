@@ -27,6 +27,9 @@ tests() {
         "${cargo[@]}" -p sidestep-tests --features simulation --test conformance_sim || status=1
         "${cargo[@]}" -p sidestep-tests --features simulation --lib simulation || status=1
         "${cargo[@]}" -p sidestep-tests --features simulation --test fuzz_planted || status=1
+        # Real processes, some of which make mistakes.
+        cargo build --locked --release -p sidestep-server --bin kvserver || status=1
+        "${cargo[@]}" -p sidestep-tests --features simulation --test histories -- planted || status=1
         "${cargo[@]}" -p sidestep-client --features planted --lib planted || status=1
         "${cargo[@]}" -p sidestep-common --features sim --lib fabric::sim || status=1
         (exit "$status")

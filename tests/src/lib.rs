@@ -5,6 +5,7 @@ pub mod card;
 pub mod conformance;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod histories;
 pub mod linearizability;
 #[cfg(feature = "simulation")]
 pub mod simulation;
