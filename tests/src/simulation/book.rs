@@ -53,6 +53,10 @@ pub(super) struct Book {
     write_ids: Vec<u64>,
     /// The last CAS of each client: whether it won, and the word that it found.
     swaps: Vec<(usize, bool, SlotWord)>,
+    /// Marks that each client's verbs made.
+    marks: Vec<(usize, u32)>,
+    /// Clients with blocks whose fate they may not know.
+    limbo: Vec<usize>,
     /// Clients whose marks may be lost: they died, or lost a connection with verbs under way.
     excused: Vec<usize>,
 }
@@ -68,6 +72,17 @@ impl Book {
         self.blocks.iter_mut().filter(|entry| entry.owner == from).for_each(|entry| entry.owner = to);
     }
 
+    /// A client may not know the fate of a block that it wrote.
+    pub(super) fn in_limbo(&mut self, client: usize) {
+        self.limbo.push(client);
+    }
+
+    /// How many blocks a client has marked.
+    pub(super) fn marks_of(&self, client: usize) -> u32 {
+        self.marks.iter().find(|entry| entry.0 == client).map_or(0, |entry| entry.1)
+    }
+
+    /// A mark that a client owes may never come.
     pub(super) fn excuse(&mut self, client: usize) {
         self.excused.push(client);
     }
@@ -174,6 +189,10 @@ impl Book {
     }
 
     fn marked(&mut self, client: usize, touch: &Touch) -> Result<(), Violation> {
+        match self.marks.iter_mut().find(|entry| entry.0 == client) {
+            Some(entry) => entry.1 += 1,
+            None => self.marks.push((client, 1)),
+        }
         let broken = |detail: String| Err(Violation::new(Promise::Marks, detail));
         let Some(entry) = self.blocks.iter_mut().find(|entry| {
             BlockPlace::of(entry.block.offset, entry.block.class)
@@ -369,7 +388,7 @@ impl Book {
 
     /// Blocks that a client wrote and no CAS published; none if it may not know of some.
     pub(super) fn unpublished(&self, client: usize) -> Vec<(Offset, SizeClass, ChunkPurpose)> {
-        if self.excused.contains(&client) {
+        if self.limbo.contains(&client) {
             return Vec::new();
         }
         let own = self.blocks.iter().filter(|entry| entry.owner == client && entry.used == Use::Written);

@@ -94,6 +94,8 @@ pub(super) struct Client {
     completions: Vec<Completion>,
     rejoining: Option<Rejoining>,
     pauses: bool,
+    /// Marks that went out.
+    marks_posted: u32,
     /// Of the words of its directory, when they were last looked at.
     generations: [u32; ENTRIES],
     /// Its clock is ahead by so much.
@@ -117,6 +119,7 @@ impl Client {
             completions: Vec::new(),
             rejoining: None,
             pauses: false,
+            marks_posted: 0,
             generations: [0; ENTRIES],
             ahead_ms: 0,
             last: Ask::Get,
@@ -134,6 +137,11 @@ impl Client {
 
     pub(super) const fn queue_pair(&self) -> QueuePairId {
         self.fabric.id()
+    }
+
+    /// Marks that went out.
+    pub(super) const fn marks_posted(&self) -> u32 {
+        self.marks_posted
     }
 
     /// A call is under way.
@@ -478,6 +486,7 @@ impl Client {
     /// Verbs that nobody waits for; if they can't go out, they are lost as if the client had died here.
     fn post_silently(&mut self, plan: &Plan) {
         self.next_batch += 1;
+        self.marks_posted += plan.len() as u32;
         let mut verbs = VerbList::new();
         for verb in plan {
             match verb.verb(self.fabric.buffers(), (&[], &[])) {

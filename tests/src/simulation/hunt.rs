@@ -83,6 +83,7 @@ pub fn grounds() -> Vec<Task> {
     for clients in [
         vec![vec![put(first)], vec![get(first)]],
         vec![vec![put(first), get(first)], vec![put(first), get(first)]],
+        vec![vec![put(first), put(neighbour)]],
         vec![vec![delete(first)], vec![delete(first)]],
         vec![vec![delete(first), get(first)], vec![put(first)]],
     ] {

@@ -145,6 +145,10 @@ impl World<'_> {
             self.violation.get_or_insert(violation);
         }
         let at = 2 * u64::from(self.steps) + 1;
+        if matches!(end, End::Unknown) {
+            // Whoever does not know whether it won can't mark what it may have unlinked.
+            self.book.excuse(me);
+        }
         let may_be_full = self.may_be_full();
         let record = &mut self.history.records[number];
         record.fate = match end {

@@ -5,12 +5,17 @@
 use super::*;
 
 impl World<'_> {
-    pub(super) fn fence(&mut self, me: usize) {
-        let Some(actor) = self.actors.get_mut(me) else { return };
-        let id = actor.client.queue_pair();
-        if self.region.node.pending(id) > 0 {
+    /// Marks that went out and have not come may never do.
+    pub(super) fn excuse_marks_under_way(&mut self, me: usize) {
+        if self.actors[me].client.marks_posted() > self.book.marks_of(me) {
             self.book.excuse(me);
         }
+    }
+
+    pub(super) fn fence(&mut self, me: usize) {
+        let Some(actor) = self.actors.get(me) else { return };
+        let id = actor.client.queue_pair();
+        self.excuse_marks_under_way(me);
         self.region.node.fence(id);
         self.fenced.push(id);
     }
@@ -48,6 +53,7 @@ impl World<'_> {
     pub(super) fn strays_live_on(&mut self, me: usize) {
         let mut client = Client::new(self.region, 500 + me as u32);
         std::mem::swap(&mut client.fabric, &mut self.actors[me].client.fabric);
+        self.book.in_limbo(me);
         self.book.excuse(me);
         let stray_stage = self.actors[me].stray_stage;
         self.actors.push(Actor { life: Life::Dead, stray_stage, ..Actor::new(client, me) });

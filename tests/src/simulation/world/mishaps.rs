@@ -26,11 +26,13 @@ impl World<'_> {
             Befall::Death => {
                 self.counts.kills += 1;
                 self.actors[me].life = Life::Dead;
+                self.book.in_limbo(me);
                 self.book.excuse(me);
                 self.region.node.lose(id, Loss::Death);
             }
             Befall::LossBefore | Befall::LossAfter | Befall::Flush => {
-                self.book.excuse(me);
+                self.book.in_limbo(me);
+                self.excuse_marks_under_way(me);
                 if befall == Befall::LossAfter {
                     // Of fine steps, the oldest that has not executed.
                     let mut steps = Vec::new();
@@ -50,7 +52,7 @@ impl World<'_> {
                 self.lose_idle(me);
             }
             Befall::Timeout => {
-                self.book.excuse(me);
+                self.book.in_limbo(me);
                 let actor = &mut self.actors[me];
                 actor.stray = self.region.node.pending(id);
                 let end = actor.client.time_out(self.region, self.now_ms);
@@ -99,6 +101,7 @@ impl World<'_> {
             self.region.node.lose(id, Loss::Silence);
             self.region.node.fence(id);
             self.fenced.push(id);
+            self.book.in_limbo(me);
             self.book.excuse(me);
             if self.actors[me].life == Life::Alive {
                 let event = self.actors[me].client.go_on(self.region, self.now_ms);
