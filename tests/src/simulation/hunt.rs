@@ -19,6 +19,11 @@ use super::story::{Rebuild, Reuse, Story, delete, get, put};
 use super::violation::Promise;
 use super::world::World;
 
+/// Mistakes that need one to stand still at one step and another to stop at one step, in this order and with a block come
+/// round: walks meet them too seldom. Stories made for them catch them, in `client/src/operation/tests/reuse.rs`.
+pub const BY_STORIES: [Fault; 4] =
+    [Fault::StaleValueReturned, Fault::StaleReplaced, Fault::StaleClaimed, Fault::ClockRestarted];
+
 /// What became of a planted mistake.
 #[derive(Clone, Debug)]
 pub struct Hunted {
@@ -149,16 +154,17 @@ pub fn grounds() -> Vec<Task> {
     tasks
 }
 
-/// Plants every mistake, one after the other, and looks for it. `tell` hears of each.
+/// Plants every mistake but those of [`BY_STORIES`], one after the other, and looks for it. `tell` hears of each.
 pub fn hunt_all(tell: &(dyn Fn(&Hunted) + Sync)) -> Vec<Hunted> {
     let grounds = grounds();
+    let faults: Vec<Fault> = Fault::ALL.iter().copied().filter(|fault| !BY_STORIES.contains(fault)).collect();
     let next = AtomicUsize::new(0);
     let all = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(fault) = Fault::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some(fault) = faults.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let hunted = hunt(*fault, &grounds);
                     tell(&hunted);
                     all.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(hunted);
