@@ -37,6 +37,8 @@ pub fn impossible((operation, step): Stage, befall: Befall) -> Option<&'static s
     let reads_words = matches!(step, "bucket" | "blocks" | "rival");
     let reads = reads_words || matches!(step, "directory" | "sealed" | "slot");
     match befall {
+        // A restart ends the region, and a rebuild of it too; the simulator has either.
+        Befall::Restart if step == "sealed" => Some("no restart within a rebuild"),
         Befall::ReadAgain if !reads => Some("no READ"),
         Befall::Tear if !reads_words => Some("one word"),
         Befall::Timeout | Befall::Standstill | Befall::ClockJump if step == "mark" => {
