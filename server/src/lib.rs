@@ -16,6 +16,7 @@ pub mod admin;
 pub mod config;
 pub mod control;
 pub mod endpoint;
+pub mod epochs;
 pub mod housekeeping;
 pub mod node;
 pub mod pool;

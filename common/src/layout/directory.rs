@@ -10,6 +10,8 @@
 //! └────────────┴────────────────────────┴────────────────────────────┘
 //! ```
 
+use super::BucketHeader;
+
 /// One entry of the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectoryWord {
@@ -38,9 +40,17 @@ impl DirectoryWord {
         }
     }
 
-    /// Whether this word was published after `other` for the same entry.
+    /// Whether this word was published after `other` for the same entry. Generations come round, so this is right while
+    /// fewer than half of them lie between the two words: whoever acknowledges an epoch has read the directory anew.
     pub const fn is_newer_than(self, other: Self) -> bool {
-        self.generation > other.generation
+        let ahead = self.generation.wrapping_sub(other.generation) & BucketHeader::GENERATION_MAX;
+        ahead != 0 && ahead <= BucketHeader::GENERATION_MAX / 2
+    }
+
+    /// The generation of the segments that replace this word's.
+    pub const fn next_generation(self) -> u32 {
+        // None is 0: a header of zeros belongs to memory that was never a segment.
+        if self.generation >= BucketHeader::GENERATION_MAX { 1 } else { self.generation + 1 }
     }
 }
 
@@ -55,5 +65,18 @@ mod tests {
         assert_eq!(DirectoryWord::from_bits(word.to_bits()), word);
         assert!(DirectoryWord { generation: 0x123_4568, ..word }.is_newer_than(word));
         assert!(!word.is_newer_than(word));
+    }
+
+    /// A segment that is rebuilt a hundred times a second is so for eight days until its generations come round.
+    #[test]
+    fn generations_come_round() {
+        let word = |generation| DirectoryWord { segment: 1, generation, depth: 3 };
+        let last = word(BucketHeader::GENERATION_MAX);
+        let next = word(last.next_generation());
+        assert_eq!(next.generation, 1);
+        assert!(next.is_newer_than(last) && !last.is_newer_than(next));
+        assert!(word(5).is_newer_than(word(BucketHeader::GENERATION_MAX - 5)));
+        assert!(!word(BucketHeader::GENERATION_MAX - 5).is_newer_than(word(5)));
+        assert_eq!(word(7).next_generation(), 8);
     }
 }

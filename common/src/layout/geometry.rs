@@ -17,6 +17,9 @@ pub const REGION_BYTES_MAX: u64 = 2 << 40;
 
 /// The index takes at most this part of the region.
 const INDEX_SHARE: u64 = 6;
+/// One segment more for this many entries of the directory: rebuilds need memory for new segments while old ones wait
+/// until nobody can use them any more.
+const ENTRIES_PER_SPARE_SEGMENT: u64 = 8;
 
 /// The size given can't be a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -46,7 +49,7 @@ pub struct Geometry {
     pub directory_bits: u32,
     /// Where the segment pool starts.
     pub segment_pool_offset: Offset,
-    /// Segments in the pool.
+    /// Segments in the pool: one for each entry of the directory, and spare ones for rebuilds.
     pub segment_count: u64,
     /// Where the block pool starts, a multiple of 1 MiB.
     pub block_pool_offset: Offset,
@@ -66,10 +69,13 @@ impl Geometry {
         if region_bytes > REGION_BYTES_MAX {
             return Err(GeometryError::TooLarge { bytes: region_bytes });
         }
-        let directory_bits = (region_bytes / INDEX_SHARE / SEGMENT_BYTES).ilog2();
+        let segments_max = region_bytes / INDEX_SHARE / SEGMENT_BYTES;
+        let directory_bits =
+            (segments_max * ENTRIES_PER_SPARE_SEGMENT / (ENTRIES_PER_SPARE_SEGMENT + 1)).ilog2();
         assert!(directory_bits <= DIRECTORY_BITS_MAX);
-        let segment_count = 1_u64 << directory_bits;
-        let segment_pool_offset = (SUPERBLOCK_BYTES + 8 * segment_count).next_multiple_of(SEGMENT_BYTES);
+        let entries = 1_u64 << directory_bits;
+        let segment_count = entries + entries / ENTRIES_PER_SPARE_SEGMENT;
+        let segment_pool_offset = (SUPERBLOCK_BYTES + 8 * entries).next_multiple_of(SEGMENT_BYTES);
         let block_pool_offset =
             (segment_pool_offset + segment_count * SEGMENT_BYTES).next_multiple_of(CHUNK_BYTES);
         let block_pool_bytes = region_bytes - block_pool_offset;

@@ -28,7 +28,7 @@ use super::{Geometry, GeometryError, Offset, word_at};
 /// Bytes kept for the superblock.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// The version of everything stored. Another version is another format.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Where the tick word lies: a cache line of its own, since the server keeps writing it.
 pub const TICK_OFFSET: Offset = Offset(256);
 
@@ -210,18 +210,18 @@ mod tests {
         let words: Vec<u64> = (0..13).map(|at| word_at(&bytes, at * 8)).collect();
         let golden = [
             0x5045_5453_4544_4953,
-            0x2_0000_0001,
+            0x2_0000_0002,
             64 << 20,
             0x1122_3344_5566_7788,
             42,
             4096,
             9,
             0x4000,
-            512,
-            0x90_0000,
-            0x370_0000,
+            576,
+            0xa0_0000,
+            0x360_0000,
             5000,
-            0x53e5_e414_6f48_2fb1,
+            0xceee_e0bf_79f8_ed96,
         ];
         assert_eq!(words, golden, "{words:#x?}");
     }

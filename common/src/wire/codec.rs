@@ -163,23 +163,31 @@ pub fn read_frame<T: DeserializeOwned>(stream: &mut impl Read) -> Result<T, Wire
 #[cfg(test)]
 mod tests {
     use super::super::{
-        ChunkPurpose, ChunkTail, GrantHolder, GrantPage, GrantRecord, Refusal, RefusalCode, Request, Response,
+        AuditedChunk, BucketReport, ChunkGrant, ChunkPurpose, DirectoryChanges, DirectoryRun, GrantHolder,
+        GrantPage, GrantRecord, Pulse, Refusal, RefusalCode, Request, Response, ReturnedChunk,
     };
     use super::*;
     use crate::fabric::{Commits, Join, Ticket};
+    use crate::layout::{SizeClass, chunk_shape};
 
     /// Bytes that a released peer sends. A change here is a change of the protocol's version.
     #[test]
     fn golden_bytes() {
-        let cases: [(Request, &[u8]); 5] = [
-            (Request::Heartbeat { epoch: 5 }, &[1, 5]),
+        let cases: [(Request, &[u8]); 7] = [
+            (Request::Heartbeat { epoch: 5, wants_epoch: true }, &[1, 5, 1]),
             (Request::Chunks { class: 9, count: 300, purpose: ChunkPurpose::Delete }, &[2, 9, 251, 44, 1, 1]),
             (
-                Request::ReturnChunks(vec![ChunkTail { offset: 1 << 20, first_index: 7 }]),
-                &[3, 1, 252, 0, 0, 16, 0, 7],
+                Request::ReturnChunks(vec![ReturnedChunk {
+                    offset: 1 << 20,
+                    versions: vec![7, 8],
+                    empty: true,
+                }]),
+                &[3, 1, 252, 0, 0, 16, 0, 2, 7, 8, 1],
             ),
             (Request::Goodbye, &[6]),
             (Request::Grants { from: 1 << 20, count: 300 }, &[7, 252, 0, 0, 16, 0, 251, 44, 1]),
+            (Request::ReportBucket(BucketReport { entry: 9, generation: 3, full: true }), &[8, 9, 3, 1]),
+            (Request::Audit { number: 4, chunks: vec![1 << 20] }, &[9, 4, 1, 252, 0, 0, 16, 0]),
         ];
         for (request, bytes) in cases {
             assert_eq!(encode(&request).unwrap(), bytes, "{request:?}");
@@ -200,9 +208,38 @@ mod tests {
         bytes.extend([1, 2, 3, 4, 1, 1, 16]);
         assert_eq!(encode(&Response::Rejoined(join.clone())).unwrap(), bytes);
         assert_eq!(decode::<Response>(&bytes).unwrap(), Response::Rejoined(join));
-        assert_eq!(encode(&Response::Heartbeat { epoch: 1, draining: true }).unwrap(), [2, 1, 1]);
-        let grant =
-            GrantRecord { offset: 1 << 20, class: 9, first_index: 7, holder: GrantHolder::LeftBehind };
+        let runs = DirectoryChanges::Runs(vec![DirectoryRun { first: 5, count: 2 }]);
+        let pulse = Pulse {
+            epoch: 9,
+            quiesced: 8,
+            draining: true,
+            audit_begun: 4,
+            audit_done: 3,
+            changes: runs,
+            ..Pulse::default()
+        };
+        let answers: [(Response, &[u8]); 6] = [
+            (Response::Heartbeat(pulse.clone()), &[2, 9, 8, 1, 0, 4, 3, 0, 1, 5, 2]),
+            (
+                Response::Chunks(vec![ChunkGrant { offset: 1 << 20, class: 9, versions: vec![3] }]),
+                &[3, 1, 252, 0, 0, 16, 0, 9, 1, 3],
+            ),
+            (Response::BucketReported, &[9]),
+            (
+                Response::Audited(vec![AuditedChunk { offset: 1 << 20, reached: vec![0x81] }]),
+                &[10, 1, 252, 0, 0, 16, 0, 1, 0x81],
+            ),
+            (Response::Notice(pulse), &[11, 9, 8, 1, 0, 4, 3, 0, 1, 5, 2]),
+            (
+                Response::Refused(Refusal { code: RefusalCode::IndexFull, message: "x".into() }),
+                &[1, 8, 1, b'x'],
+            ),
+        ];
+        for (response, bytes) in answers {
+            assert_eq!(encode(&response).unwrap(), bytes, "{response:?}");
+            assert_eq!(decode::<Response>(bytes).unwrap(), response);
+        }
+        let grant = GrantRecord { offset: 1 << 20, class: 9, holder: GrantHolder::Orphan };
         let page = GrantPage {
             grants: vec![grant],
             more: true,
@@ -210,10 +247,10 @@ mod tests {
             free_bytes: 1 << 21,
             reserve_bytes: 1 << 20,
         };
-        let bytes = [8, 1, 252, 0, 0, 16, 0, 9, 7, 2, 1, 3, 252, 0, 0, 32, 0, 252, 0, 0, 16, 0];
+        let bytes = [8, 1, 252, 0, 0, 16, 0, 9, 2, 1, 3, 252, 0, 0, 32, 0, 252, 0, 0, 16, 0];
         assert_eq!(encode(&Response::Grants(page.clone())).unwrap(), bytes);
         assert_eq!(decode::<Response>(&bytes).unwrap(), Response::Grants(page));
-        assert_eq!(Preamble(PreambleKind::Control).encode(), *b"SDSTEPC\x02");
+        assert_eq!(Preamble(PreambleKind::Control).encode(), *b"SDSTEPC\x03");
     }
 
     #[test]
@@ -241,14 +278,26 @@ mod tests {
     /// still be too long; whoever sends long lists sends them in parts. Texts have the bound of the frame.
     #[test]
     fn what_is_within_the_limit_is_understood() {
-        let tails = |count| Request::ReturnChunks(vec![ChunkTail { offset: 1, first_index: 2 }; count]);
-        let most = FRAME_BYTES_MAX / (size_of::<u64>() + size_of::<u32>());
-        for count in [0, 1, 1024, most - 2] {
-            let bytes = encode(&tails(count)).unwrap();
-            assert_eq!(decode::<Request>(&bytes).unwrap(), tails(count), "{count}");
+        let audit = |count| Request::Audit { number: 1, chunks: vec![1; count] };
+        let most = FRAME_BYTES_MAX / size_of::<u64>();
+        for count in [0, 1, 1024, most - 4] {
+            let bytes = encode(&audit(count)).unwrap();
+            assert_eq!(decode::<Request>(&bytes).unwrap(), audit(count), "{count}");
         }
-        let bytes = encode(&tails(most + 1)).unwrap();
+        let bytes = encode(&audit(most + 1)).unwrap();
         assert!(matches!(decode::<Request>(&bytes), Err(WireError::Malformed(_))));
+        // The largest chunks that there are.
+        let blocks = chunk_shape(SizeClass::holding(1).unwrap()).block_count as usize;
+        let chunk = ReturnedChunk { offset: u64::MAX, versions: vec![255; blocks], empty: false };
+        let most = Request::ReturnChunks(vec![chunk; ReturnedChunk::COUNT_MAX]);
+        assert_eq!(decode::<Request>(&encode(&most).unwrap()).unwrap(), most);
+        let chunk = AuditedChunk { offset: u64::MAX, reached: vec![255; blocks.div_ceil(8)] };
+        let most = Response::Audited(vec![chunk; AuditedChunk::COUNT_MAX]);
+        assert_eq!(decode::<Response>(&encode(&most).unwrap()).unwrap(), most);
+        let run = DirectoryRun { first: u32::MAX, count: u32::MAX };
+        let changes = DirectoryChanges::Runs(vec![run; DirectoryChanges::RUNS_MAX]);
+        let most = Response::Notice(Pulse { changes, ..Pulse::default() });
+        assert_eq!(decode::<Response>(&encode(&most).unwrap()).unwrap(), most);
         let refused =
             |count| Response::Refused(Refusal { code: RefusalCode::Invalid, message: "x".repeat(count) });
         for count in [0, 250, 251, 60_000, FRAME_BYTES_MAX - 20] {

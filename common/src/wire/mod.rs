@@ -18,9 +18,10 @@ pub use codec::{
     FRAME_BYTES_MAX, Preamble, PreambleKind, WireError, decode, encode, read_frame, write_frame,
 };
 pub use message::{
-    ChunkGrant, ChunkPurpose, ChunkTail, GrantHolder, GrantPage, GrantRecord, Hello, Refusal, RefusalCode,
-    Request, Response, ServerStatistics, Welcome,
+    AuditedChunk, BucketReport, ChunkGrant, ChunkPurpose, DirectoryChanges, DirectoryRun, GrantHolder,
+    GrantPage, GrantRecord, Hello, Pulse, Refusal, RefusalCode, Request, Response, ReturnedChunk,
+    ServerStatistics, Welcome,
 };
 
 /// The version of everything on the control channel and of the data frames. Another version is refused.
-pub const PROTOCOL_VERSION: u8 = 2;
+pub const PROTOCOL_VERSION: u8 = 3;
