@@ -18,6 +18,7 @@ pub mod control;
 pub mod endpoint;
 pub mod epochs;
 pub mod housekeeping;
+pub mod janitor;
 pub mod node;
 pub mod pool;
 pub mod region;

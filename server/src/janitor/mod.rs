@@ -1,0 +1,4 @@
+//! The janitor.
+
+pub mod rebuild;
+pub mod slots;
