@@ -6,7 +6,8 @@
 //! ```text
 //! run ─▶ server ─▶ control ──▶ node ─▶ sessions, pool, region
 //!  │        │        admin ────▶ │
-//!  ▼        ▼        housekeeping┘└──▶ targets (the memory node's side of each fabric)
+//!  ▼        ▼        housekeeping┤└──▶ targets (the memory node's side of each fabric)
+//!                    janitor ────┘
 //! config  transport, endpoint
 //! ```
 //!

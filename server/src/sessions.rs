@@ -30,8 +30,6 @@ pub struct Session {
     pub fabric: FabricKind,
     /// The client's name for itself.
     pub client_name: String,
-    /// The newest epoch that it has acknowledged.
-    pub epoch: u64,
     /// When its lease runs out.
     pub lease_deadline: Instant,
     /// It said goodbye; known from the beginning of its end.
@@ -55,11 +53,6 @@ pub enum Renewal {
     Renewed,
     /// The session is over.
     Ended,
-    /// The epoch is older than one acknowledged earlier.
-    EpochBackwards {
-        /// As acknowledged earlier.
-        acknowledged: u64,
-    },
 }
 
 /// No session can be had.
@@ -112,7 +105,6 @@ impl SessionTable {
         rights: Rights,
         fabric: FabricKind,
         client_name: String,
-        epoch: u64,
         lease_deadline: Instant,
     ) -> Result<Session, OpenError> {
         if self.living_count >= self.limit {
@@ -125,7 +117,7 @@ impl SessionTable {
         let id = self.free_id();
         let ended = Arc::new(Notify::new());
         let was_clean = false;
-        let session = Session { id, rights, fabric, client_name, epoch, lease_deadline, was_clean, ended };
+        let session = Session { id, rights, fabric, client_name, lease_deadline, was_clean, ended };
         self.sessions.insert(id, (Phase::Living, session.clone()));
         self.living_count += 1;
         self.opened_total += 1;
@@ -143,16 +135,10 @@ impl SessionTable {
         }
     }
 
-    /// Renews a lease and notes the epoch that the session acknowledges, if it says one.
-    pub fn renew(&mut self, id: SessionId, epoch: Option<u64>, lease_deadline: Instant) -> Renewal {
+    /// Renews a lease.
+    pub fn renew(&mut self, id: SessionId, lease_deadline: Instant) -> Renewal {
         match self.sessions.get_mut(&id) {
             Some((Phase::Living, session)) => {
-                if let Some(epoch) = epoch {
-                    if epoch < session.epoch {
-                        return Renewal::EpochBackwards { acknowledged: session.epoch };
-                    }
-                    session.epoch = epoch;
-                }
                 session.lease_deadline = lease_deadline;
                 Renewal::Renewed
             }
@@ -260,7 +246,7 @@ mod tests {
     use super::*;
 
     fn open(table: &mut SessionTable, deadline: Instant) -> Result<SessionId, OpenError> {
-        let session = table.open(Rights::ReadWrite, FabricKind::Tcp, "test".into(), 1, deadline)?;
+        let session = table.open(Rights::ReadWrite, FabricKind::Tcp, "test".into(), deadline)?;
         Ok(session.id)
     }
 
@@ -270,7 +256,7 @@ mod tests {
         let id = open(&mut table, Instant::now()).unwrap();
         assert!(table.begin_end(id, false).is_some());
         assert!(table.begin_end(id, true).is_none());
-        assert_eq!(table.renew(id, None, Instant::now()), Renewal::Ended);
+        assert_eq!(table.renew(id, Instant::now()), Renewal::Ended);
         table.forget(id);
         table.forget(id);
         assert_eq!((table.fenced_total(), table.living_count()), (1, 0));
@@ -284,9 +270,8 @@ mod tests {
         let later = start + Duration::from_secs(5);
         let quiet = open(&mut table, start).unwrap();
         let busy = open(&mut table, start).unwrap();
-        assert_eq!(table.renew(busy, Some(3), later), Renewal::Renewed);
+        assert_eq!(table.renew(busy, later), Renewal::Renewed);
         assert_eq!(table.expired(start), [quiet]);
-        assert_eq!(table.renew(busy, Some(2), later), Renewal::EpochBackwards { acknowledged: 3 });
         assert_eq!(table.expired(later), [quiet, busy]);
     }
 

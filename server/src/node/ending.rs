@@ -56,9 +56,11 @@ impl Node {
             serving.sessions().linger(session.id);
         } else {
             // The books first: while the number is in the table nobody else can get it.
+            serving.epochs().leave(session.id);
             serving.pool().end_session(session.id, session.was_clean);
             serving.sessions().forget(session.id);
             tracing::info!(session = session.id.0, client = ?session.client_name, ?end, "session ended");
+            serving.bell.ring();
         }
         serving.session_ended.notify_all();
     }

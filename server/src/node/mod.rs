@@ -1,7 +1,7 @@
 //! The memory node: what the control channel, the admin endpoint and the housekeeping share.
 //!
 //! Always true: no lock is held while a fabric is asked to do something; where both books are needed, the table
-//! of sessions is locked before the pool.
+//! of sessions is locked before the pool, and the epochs last.
 
 mod admission;
 mod ending;
@@ -14,11 +14,14 @@ use std::time::{Instant, SystemTime};
 use sidestep_common::fabric::{Rights, SessionId};
 use sidestep_common::memory::Mapping;
 use sidestep_common::wire::{
-    ChunkGrant, ChunkPurpose, ChunkTail, GrantPage, Refusal, RefusalCode, ServerStatistics,
+    AuditedChunk, BucketReport, ChunkGrant, ChunkPurpose, GrantPage, Pulse, Refusal, RefusalCode,
+    ReturnedChunk, ServerStatistics,
 };
 use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::epochs::Epochs;
+use crate::janitor::{Bell, Growth};
 use crate::pool::{BlockPool, GrantError};
 use crate::region::Region;
 use crate::sessions::{Renewal, SessionTable, lease_deadline};
@@ -28,10 +31,6 @@ use crate::usage::Usage;
 
 pub use admission::Peer;
 pub use ending::End;
-
-/// The epoch. It is raised when the last directory word of a rebuild is published, so until there are rebuilds it
-/// stays.
-const EPOCH: u64 = 1;
 
 /// How far the node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +71,13 @@ pub struct Serving {
     sessions: Mutex<SessionTable>,
     /// Told whenever a session has ended.
     session_ended: Condvar,
+    epochs: Mutex<Epochs>,
+    /// Wakes the janitor.
+    pub bell: Bell,
+    /// What is known of the index's growth.
+    pub growth: Growth,
+    /// Counts what every session is to hear of at once.
+    news: watch::Sender<u64>,
 }
 
 impl Serving {
@@ -82,6 +88,10 @@ impl Serving {
             pool: Mutex::new(BlockPool::new(&region.superblock.geometry, quota_bytes)),
             sessions: Mutex::new(SessionTable::new(config.max_sessions as usize)),
             session_ended: Condvar::new(),
+            epochs: Mutex::new(Epochs::new()),
+            bell: Bell::default(),
+            growth: Growth::new(&region),
+            news: watch::Sender::new(0),
             mapping,
             region,
             plan,
@@ -97,6 +107,21 @@ impl Serving {
     /// The sessions.
     pub fn sessions(&self) -> MutexGuard<'_, SessionTable> {
         locked(&self.sessions)
+    }
+
+    /// Who has acknowledged which epoch.
+    pub fn epochs(&self) -> MutexGuard<'_, Epochs> {
+        locked(&self.epochs)
+    }
+
+    /// Sends a notice to every session.
+    pub fn tell_sessions(&self) {
+        self.news.send_modify(|count| *count += 1);
+    }
+
+    /// Changes whenever there is news for every session.
+    pub fn watch_news(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
     }
 }
 
@@ -183,26 +208,57 @@ impl Node {
         self.serving().ok_or_else(|| refusal(RefusalCode::Draining, "the server is still starting".into()))
     }
 
-    /// Renews a session's lease; returns the newest epoch and whether the server is shutting down.
+    /// A session shows that it lives: its lease runs again from now.
     ///
     /// # Errors
     /// The refusal to send.
-    pub fn heartbeat(&self, session: SessionId, epoch: Option<u64>) -> Result<(u64, bool), Refusal> {
+    pub fn renew(&self, session: SessionId) -> Result<(), Refusal> {
         let serving = self.serving_or_refuse()?;
-        if let Some(epoch) = epoch
-            && epoch > EPOCH
-        {
-            let message = format!("epoch {epoch} is acknowledged, the newest is {EPOCH}");
-            return Err(refusal(RefusalCode::Invalid, message));
-        }
-        match serving.sessions().renew(session, epoch, lease_deadline(self.config.lease_ms)) {
-            Renewal::Renewed => Ok((EPOCH, self.state() != State::Ready)),
+        match serving.sessions().renew(session, lease_deadline(self.config.lease_ms)) {
+            Renewal::Renewed => Ok(()),
             Renewal::Ended => Err(fenced(session)),
-            Renewal::EpochBackwards { acknowledged } => {
-                let message = format!("epoch {epoch:?} is older than {acknowledged}, acknowledged earlier");
-                Err(refusal(RefusalCode::Invalid, message))
-            }
         }
+    }
+
+    /// A session acknowledges `epoch`, and is told how things stand.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    pub fn heartbeat(&self, session: SessionId, epoch: u64, wants_epoch: bool) -> Result<Pulse, Refusal> {
+        let serving = self.serving_or_refuse()?;
+        let is_news = {
+            let mut epochs = serving.epochs();
+            let before = epochs.quiesced();
+            epochs
+                .acknowledge(session, epoch)
+                .map_err(|error| refusal(RefusalCode::Invalid, error.to_string()))?;
+            if wants_epoch {
+                epochs.want();
+            }
+            wants_epoch || epochs.quiesced() != before
+        };
+        if is_news {
+            serving.bell.ring();
+        }
+        self.pulse(session)
+    }
+
+    /// How things stand for a session.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    pub fn pulse(&self, session: SessionId) -> Result<Pulse, Refusal> {
+        let serving = self.serving_or_refuse()?;
+        let epochs = serving.epochs();
+        Ok(Pulse {
+            epoch: epochs.newest(),
+            quiesced: epochs.quiesced(),
+            draining: self.state() != State::Ready,
+            wants_memory: false,
+            audit_begun: 0,
+            audit_done: 0,
+            changes: epochs.changes_for(session),
+        })
     }
 
     /// Grants block memory.
@@ -238,14 +294,48 @@ impl Node {
         })
     }
 
-    /// Takes unused tails of chunks back.
+    /// Takes chunks back from a session.
     ///
     /// # Errors
     /// The refusal to send; then nothing was taken.
-    pub fn return_chunks(&self, session: SessionId, tails: &[ChunkTail]) -> Result<(), Refusal> {
+    pub fn return_chunks(&self, session: SessionId, chunks: &[ReturnedChunk]) -> Result<(), Refusal> {
         let serving = self.serving_or_refuse()?;
-        let returned = serving.pool().return_tails(session, tails);
-        returned.map_err(|error| refusal(RefusalCode::Invalid, error.to_string()))
+        let target = serving.epochs().target();
+        let returned = serving.pool().return_chunks(session, chunks, target);
+        returned.map_err(|error| refusal(RefusalCode::Invalid, error.to_string()))?;
+        serving.bell.ring();
+        Ok(())
+    }
+
+    /// Which blocks of a session's chunks the index reached in the audit of that number.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    pub fn audited(
+        &self,
+        _session: SessionId,
+        number: u64,
+        _chunks: &[u64],
+    ) -> Result<Vec<AuditedChunk>, Refusal> {
+        Err(refusal(RefusalCode::Invalid, format!("audit {number} is not done")))
+    }
+
+    /// Takes a writer's report of a full bucket.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    pub fn report_bucket(&self, rights: Rights, report: BucketReport) -> Result<(), Refusal> {
+        let serving = self.serving_or_refuse()?;
+        if !rights.can_write() {
+            let message = "a read-only session inserts nothing, so no bucket is full for it".into();
+            return Err(refusal(RefusalCode::Invalid, message));
+        }
+        let entries = serving.region.superblock.geometry.directory_entries();
+        if u64::from(report.entry) >= entries {
+            let message = format!("entry {} is reported, the directory has {entries}", report.entry);
+            return Err(refusal(RefusalCode::Invalid, message));
+        }
+        serving.report_bucket(report)
     }
 
     /// The grants from `from` on, at most `count`. Whoever has a session may ask: it reads the region anyway.
@@ -279,6 +369,17 @@ impl Node {
             statistics.block_pool_bytes = accounts.pool_bytes;
             statistics.granted_bytes = accounts.granted_bytes;
             statistics.reserve_bytes = accounts.reserve_bytes;
+            statistics.free_bytes = accounts.free_bytes;
+            let growth = serving.growth.figures();
+            statistics.segments_serving = growth.segments_serving;
+            statistics.segments_retired = growth.segments_retired;
+            statistics.segments_serving_max = geometry.directory_entries();
+            statistics.rebuilds_total = growth.rebuilds_total;
+            statistics.splits_total = growth.splits_total;
+            (statistics.epoch, statistics.quiesced_epoch) = {
+                let epochs = serving.epochs();
+                (epochs.newest(), epochs.quiesced())
+            };
             let sessions = serving.sessions();
             statistics.session_count = sessions.living_count() as u64;
             statistics.sessions_total = sessions.opened_total();

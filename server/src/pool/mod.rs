@@ -34,7 +34,7 @@ use sidestep_common::fabric::SessionId;
 use sidestep_common::layout::{
     BlockHeader, CHUNK_BYTES, ChunkShape, Geometry, KEY_BYTES_MAX, SizeClass, chunk_shape,
 };
-use sidestep_common::wire::{ChunkGrant, ChunkPurpose, ChunkTail};
+use sidestep_common::wire::{ChunkGrant, ChunkPurpose, ReturnedChunk};
 
 use free_runs::FreeRuns;
 pub use page::GRANTS_PER_PAGE_MAX;
@@ -43,8 +43,6 @@ pub use refused::{GrantError, ReturnError};
 /// Chunks granted in one answer: a session asks again long before it is through with 64 MiB.
 pub const CHUNKS_PER_GRANT_MAX: u16 = 64;
 
-/// The version of a block's first use; see the module.
-const FIRST_VERSION: u8 = 1;
 /// One part in this many is kept for deletes.
 const RESERVE_SHARE: u64 = 32;
 /// The reserve has at most so many chunks.
@@ -205,42 +203,29 @@ impl BlockPool {
         let held = self.held.entry(session).or_default();
         held.bytes += shape.bytes;
         held.chunks.push(offset);
-        Ok(ChunkGrant {
-            offset,
-            class: class.index(),
-            first_index,
-            block_count: shape.block_count,
-            version: FIRST_VERSION,
-        })
+        let _ = first_index;
+        Ok(ChunkGrant { offset, class: class.index(), versions: Vec::new() })
     }
 
-    /// Takes unused tails back from `session`: all of them, or none. They are granted again once the session
-    /// has ended cleanly, so that nothing it still had in flight can meet another session's block.
+    /// Takes chunks back from `session`: all of them, or none.
     ///
     /// # Errors
     /// [`ReturnError`] names the first that isn't what it claims to be.
-    pub fn return_tails(&mut self, session: SessionId, tails: &[ChunkTail]) -> Result<(), ReturnError> {
-        let mut seen = BTreeSet::new();
-        for &ChunkTail { offset, first_index } in tails {
+    pub fn return_chunks(
+        &mut self,
+        session: SessionId,
+        chunks: &[ReturnedChunk],
+        _target: u64,
+    ) -> Result<(), ReturnError> {
+        for chunk in chunks {
+            let offset = chunk.offset;
             let grant = self.grants.get(&offset).ok_or(ReturnError::NotGranted { offset })?;
-            match grant.owner {
-                Owner::Session(owner) if owner == session => {}
-                Owner::Returned(owner) if owner == session => return Err(ReturnError::Twice { offset }),
-                _ => return Err(ReturnError::NotGranted { offset }),
-            }
-            if !seen.insert(offset) {
-                return Err(ReturnError::Twice { offset });
-            }
-            let block_count = chunk_shape(grant.class).block_count;
-            if first_index < grant.first_index || first_index > block_count {
-                let granted_index = grant.first_index;
-                return Err(ReturnError::Index { offset, first_index, granted_index, block_count });
+            if grant.owner != Owner::Session(session) {
+                return Err(ReturnError::NotGranted { offset });
             }
         }
-        self.revision += 1;
-        for &ChunkTail { offset, first_index } in tails {
-            if let Some(grant) = self.grants.get_mut(&offset) {
-                grant.first_index = first_index;
+        for chunk in chunks {
+            if let Some(grant) = self.grants.get_mut(&chunk.offset) {
                 grant.owner = Owner::Returned(session);
             }
         }

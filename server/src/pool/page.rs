@@ -18,11 +18,10 @@ impl BlockPool {
         let record = |(&offset, grant): (&u64, &super::Grant)| GrantRecord {
             offset,
             class: grant.class.index(),
-            first_index: grant.first_index,
             holder: match grant.owner {
                 Owner::Session(_) => GrantHolder::Session,
                 Owner::Returned(_) | Owner::Tail => GrantHolder::Nobody,
-                Owner::LeftBehind => GrantHolder::LeftBehind,
+                Owner::LeftBehind => GrantHolder::Orphan,
             },
         };
         GrantPage {
