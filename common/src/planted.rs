@@ -188,6 +188,10 @@ faults! {
     /// A rebuild marks a deleted key's block also if it lost the slot to a put of the key.
     LostDroppedMarked: "exactly one winner, so exactly one mark",
         "a put of a deleted key between a rebuild's look at its slot and the CAS that closes it; marks";
+    /// ⚑ A segment's memory is used again as soon as it was replaced.
+    RecycledEarly: "segment memory is recycled only when every session has acknowledged or been fenced",
+        "two rebuilds of a segment, the second into the first one's memory; an insert of a key stopped before its CAS, and \
+         another";
 
     // Who wins, who loses, who claims.
 

@@ -528,7 +528,7 @@ fn behind(phase: Phase) -> Phase {
 }
 
 /// Slot `number` of the buckets from `start` on.
-const fn slot(start: Offset, number: usize) -> Offset {
+pub(super) const fn slot(start: Offset, number: usize) -> Offset {
     let (bucket, slot) = (number / SLOTS_PER_BUCKET, number % SLOTS_PER_BUCKET);
     start.plus(BUCKET_BYTES * bucket as u64 + BUCKET_HEADER_BYTES + 8 * slot as u64)
 }
