@@ -91,9 +91,9 @@ pub struct RebuildWork {
 )]
 struct IndexFull {
     /// The segment's depth.
-    pub depth: u32,
+    depth: u32,
     /// The most.
-    pub depth_max: u32,
+    depth_max: u32,
 }
 
 /// What came of the next piece of work.
