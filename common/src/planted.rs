@@ -302,6 +302,35 @@ faults! {
     ClockRestarted [VersionKept]: "the age of a conclusion counts from when the slot's READ was posted",
         "as for the stale conclusions, stopped between the bucket's reply and the READ of the block";
 
+    // Reuse of freed blocks, and epochs.
+
+    /// ⚑ A block is used again as soon as it is seen marked.
+    ReusedBeforeGrace [VersionKept]: "a block is used again only after the grace period since its owner saw the mark",
+        "reuse after grace, as for the stale conclusions, but nobody waits";
+    /// ⚑ Blocks of a chunk are used again however often they were since everybody acknowledged an epoch.
+    ReusedBeyondVersions: "a block is reused at most 255 times between two epochs",
+        "an owner's chunk, harvested again and again while no epoch is quiesced; the 256th use has the version of the first";
+    /// Any mark means that a block is free.
+    AnyByteHarvested: "a block is free only if its byte of the free map is its version",
+        "a block that is used a second time, with the mark of its first; a harvest";
+    /// ⚑ A block that an audit did not reach ripens, and its byte stays as it was.
+    ReclaimedUnmarked: "an owner that reclaims by asking writes the freed version into the block's byte first",
+        "a block whose mark was lost, an audit that did not reach it; the next owner's harvest";
+    /// ⚑ Whatever is in use when an audit's answer comes is compared with it, not what was when the audit was announced.
+    AuditOfBlocksInHand: "a scan leaves out blocks that were in hand at any moment of it",
+        "a block handed out after an audit was announced and published after its scan; the owner reads its answer";
+    /// ⚑ An epoch is acknowledged before the directory's changed words are known.
+    AcknowledgedBeforeRefresh: "a session acknowledges an epoch in its order: learn it, refresh the directory, finish, drop, \
+        acknowledge",
+        "an epoch with changes of the directory; the directory's copy when the acknowledgement goes out";
+    /// ⚑ An epoch is acknowledged while marks are under way.
+    AcknowledgedBeforeMarks: "a session acknowledges an epoch in its order: learn it, refresh the directory, finish, drop, \
+        acknowledge",
+        "a put over a key whose mark is not executed yet, and an epoch; marks under way when the acknowledgement goes out";
+    /// ⚑ A session whose queue pair was fenced acknowledges before the fate of its CAS is known.
+    AcknowledgedUnresolved: "fencing a queue pair fences no session: the operation is unfinished until it is resolved",
+        "a put whose completion is lost, and an epoch before its slot is read";
+
     // Lost completions.
 
     /// What may have happened is done again.
