@@ -26,6 +26,29 @@ pub trait Store {
     fn counters(&self) -> Counters;
     /// The fabric in use, for the report.
     fn fabric(&self) -> Fabric;
+    /// How things stand at the server.
+    fn server(&mut self) -> Result<ServerFigures, StoreError>;
+}
+
+/// What the server says of itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ServerFigures {
+    /// Bytes for keys and values.
+    pub pool_bytes: u64,
+    /// Bytes of it that are cut up for no size class.
+    pub free_bytes: u64,
+    /// Bytes kept for deletes.
+    pub reserve_bytes: u64,
+    /// Chunks of sessions that ended, not swept yet.
+    pub orphan_chunks: u64,
+    /// Resident memory of the server's process.
+    pub resident_bytes: u64,
+    /// Segments that serve.
+    pub segments: u64,
+    /// Segments rebuilt since the start.
+    pub rebuilds: u64,
+    /// Those of them that were split in two.
+    pub splits: u64,
 }
 
 /// What lies between client and memory node.
