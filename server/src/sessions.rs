@@ -32,6 +32,8 @@ pub struct Session {
     pub client_name: String,
     /// When its lease runs out.
     pub lease_deadline: Instant,
+    /// When its end was noticed, once it was.
+    pub noticed: Option<Instant>,
     /// It said goodbye; known from the beginning of its end.
     pub was_clean: bool,
     /// Told when the session is ended by somebody else than its connection.
@@ -115,9 +117,16 @@ impl SessionTable {
             return Err(OpenError::Lingering { count: others });
         }
         let id = self.free_id();
-        let ended = Arc::new(Notify::new());
-        let was_clean = false;
-        let session = Session { id, rights, fabric, client_name, lease_deadline, was_clean, ended };
+        let session = Session {
+            id,
+            rights,
+            fabric,
+            client_name,
+            lease_deadline,
+            noticed: None,
+            was_clean: false,
+            ended: Arc::new(Notify::new()),
+        };
         self.sessions.insert(id, (Phase::Living, session.clone()));
         self.living_count += 1;
         self.opened_total += 1;
@@ -190,6 +199,7 @@ impl SessionTable {
         }
         *phase = Phase::Ending;
         session.was_clean = was_clean;
+        session.noticed = Some(Instant::now());
         self.living_count -= 1;
         Some(session.clone())
     }

@@ -228,7 +228,7 @@ impl Talk {
                 node.grant_chunks(session, self.rights, class, count, purpose).map(Response::Chunks)
             }
             Request::ReturnChunks(chunks) => {
-                node.return_chunks(session, &chunks).map(|()| Response::ChunksReturned)
+                node.return_chunks(session, chunks).map(|()| Response::ChunksReturned)
             }
             Request::ReportBucket(report) => {
                 node.report_bucket(self.rights, report).map(|()| Response::BucketReported)

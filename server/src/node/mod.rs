@@ -1,10 +1,11 @@
 //! The memory node: what the control channel, the admin endpoint and the housekeeping share.
 //!
 //! Always true: no lock is held while a fabric is asked to do something; where both books are needed, the table
-//! of sessions is locked before the pool, and the epochs last.
+//! of sessions is locked before the pool, the pool before the epochs, and these before the book of sweeps.
 
 mod admission;
 mod ending;
+mod shortage;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +23,7 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::epochs::Epochs;
 use crate::janitor::slots::Slots;
-use crate::janitor::{Bell, Growth};
+use crate::janitor::{Bell, Books, Growth, SweepBook};
 use crate::pool::{BlockPool, GrantError};
 use crate::region::Region;
 use crate::sessions::{Renewal, SessionTable, lease_deadline};
@@ -32,6 +33,7 @@ use crate::usage::Usage;
 
 pub use admission::Peer;
 pub use ending::End;
+pub use shortage::Shortage;
 
 /// How far the node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +75,9 @@ pub struct Serving {
     /// Told whenever a session has ended.
     session_ended: Condvar,
     epochs: Mutex<Epochs>,
+    sweeps: Mutex<SweepBook>,
+    /// Whether memory is short.
+    pub shortage: Shortage,
     /// Wakes the janitor.
     pub bell: Bell,
     /// What is known of the index's growth.
@@ -88,10 +93,12 @@ impl Serving {
         let words = mapping.words();
         let slots = Slots::new(words, region.superblock.domain, targets.card(), config.device.clone());
         Self {
-            pool: Mutex::new(BlockPool::new(&region.superblock.geometry, quota_bytes)),
+            pool: Mutex::new(BlockPool::new(&region.superblock.geometry, quota_bytes, mapping.words())),
             sessions: Mutex::new(SessionTable::new(config.max_sessions as usize)),
             session_ended: Condvar::new(),
             epochs: Mutex::new(Epochs::new()),
+            sweeps: Mutex::default(),
+            shortage: Shortage::default(),
             bell: Bell::default(),
             growth: Growth::new(&region.superblock, words, slots),
             news: watch::Sender::new(0),
@@ -117,6 +124,27 @@ impl Serving {
         locked(&self.epochs)
     }
 
+    /// What is known of sweeps.
+    pub fn sweeps(&self) -> MutexGuard<'_, SweepBook> {
+        locked(&self.sweeps)
+    }
+
+    /// What a sweep works with.
+    pub fn books(&self) -> Books<'_> {
+        Books {
+            epochs: &self.epochs,
+            pool: &self.pool,
+            sweeps: &self.sweeps,
+            words: self.mapping.words(),
+            geometry: self.region.superblock.geometry,
+        }
+    }
+
+    /// Whether idle sessions should give back memory that they don't need.
+    pub fn wants_memory(&self) -> bool {
+        self.shortage.is_recent() || self.pool().is_short()
+    }
+
     /// Sends a notice to every session.
     pub fn tell_sessions(&self) {
         self.news.send_modify(|count| *count += 1);
@@ -129,7 +157,7 @@ impl Serving {
 }
 
 /// Each holder leaves the books whole, so a panic in one doesn't matter to the next.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -252,14 +280,20 @@ impl Node {
     /// The refusal to send.
     pub fn pulse(&self, session: SessionId) -> Result<Pulse, Refusal> {
         let serving = self.serving_or_refuse()?;
+        let wants_memory = serving.wants_memory();
         let epochs = serving.epochs();
+        // Under the lock of the epochs: whoever hears of an epoch hears of the audits announced before it was raised.
+        let (audit_begun, audit_done) = {
+            let sweeps = serving.sweeps();
+            (sweeps.begun(), sweeps.done())
+        };
         Ok(Pulse {
             epoch: epochs.newest(),
             quiesced: epochs.quiesced(),
             draining: self.state() != State::Ready,
-            wants_memory: false,
-            audit_begun: 0,
-            audit_done: 0,
+            wants_memory,
+            audit_begun,
+            audit_done,
             changes: epochs.changes_for(session),
         })
     }
@@ -287,6 +321,13 @@ impl Node {
             return Err(fenced(session));
         }
         let granted = serving.pool().grant(session, class, count, purpose);
+        drop(sessions);
+        if let Err(GrantError::OutOfMemory { .. }) = granted {
+            if serving.shortage.note_refusal() {
+                serving.tell_sessions();
+            }
+            serving.bell.ring();
+        }
         granted.map_err(|error| {
             let code = match error {
                 GrantError::OutOfMemory { .. } => RefusalCode::OutOfMemory,
@@ -301,26 +342,55 @@ impl Node {
     ///
     /// # Errors
     /// The refusal to send; then nothing was taken.
-    pub fn return_chunks(&self, session: SessionId, chunks: &[ReturnedChunk]) -> Result<(), Refusal> {
+    pub fn return_chunks(&self, session: SessionId, chunks: Vec<ReturnedChunk>) -> Result<(), Refusal> {
         let serving = self.serving_or_refuse()?;
-        let target = serving.epochs().target();
-        let returned = serving.pool().return_chunks(session, chunks, target);
+        let returned = serving.pool().return_chunks(session, chunks, || serving.epochs().target());
         returned.map_err(|error| refusal(RefusalCode::Invalid, error.to_string()))?;
         serving.bell.ring();
         Ok(())
     }
 
-    /// Which blocks of a session's chunks the index reached in the audit of that number.
+    /// Which blocks of a session's chunks the index reached in the audit of that number. Of an audit that another one has
+    /// followed nothing is known any more.
     ///
     /// # Errors
     /// The refusal to send.
     pub fn audited(
         &self,
-        _session: SessionId,
+        session: SessionId,
         number: u64,
-        _chunks: &[u64],
+        chunks: &[u64],
     ) -> Result<Vec<AuditedChunk>, Refusal> {
-        Err(refusal(RefusalCode::Invalid, format!("audit {number} is not done")))
+        let serving = self.serving_or_refuse()?;
+        let invalid = |message| Err(refusal(RefusalCode::Invalid, message));
+        if chunks.len() > AuditedChunk::COUNT_MAX {
+            let (count, limit) = (chunks.len(), AuditedChunk::COUNT_MAX);
+            return invalid(format!("{count} chunks are asked about at once, want at most {limit}"));
+        }
+        let mut serials = Vec::with_capacity(chunks.len());
+        {
+            let pool = serving.pool();
+            for &offset in chunks {
+                let Some(serial) = pool.serial_of(session, offset) else {
+                    return invalid(format!("no chunk at {offset:#x} is granted to the session"));
+                };
+                serials.push((offset, serial));
+            }
+        }
+        let sweeps = serving.sweeps();
+        match sweeps.done() {
+            done if number > done => {
+                invalid(format!("audit {number} is asked about, the newest done is {done}"))
+            }
+            done if number < done => Ok(Vec::new()),
+            _ => Ok(serials
+                .into_iter()
+                .filter_map(|(offset, serial)| {
+                    let reached = sweeps.audited(offset, serial)?.to_vec();
+                    Some(AuditedChunk { offset, reached })
+                })
+                .collect()),
+        }
     }
 
     /// Takes a writer's report of a full bucket.
@@ -370,7 +440,11 @@ impl Node {
             statistics.region_bytes = geometry.region_bytes;
             statistics.segment_count = geometry.segment_count;
             statistics.block_pool_bytes = accounts.pool_bytes;
-            statistics.granted_bytes = accounts.granted_bytes;
+            statistics.granted_bytes = accounts.granted_bytes();
+            statistics.orphan_chunks = accounts.orphan.chunks;
+            statistics.ownerless_chunks = accounts.ownerless.chunks;
+            statistics.swept_chunks_total = accounts.swept_total;
+            statistics.sweeps_total = serving.sweeps().figures().sweeps_total;
             statistics.reserve_bytes = accounts.reserve_bytes;
             statistics.free_bytes = accounts.free_bytes;
             let growth = serving.growth.figures();
