@@ -204,7 +204,13 @@ impl Control {
 
 fn exchange(stream: &mut Timed<'_>, request: &Request) -> Result<Response, WireError> {
     write_frame(stream, request)?;
-    read_frame(stream)
+    loop {
+        match read_frame(stream)? {
+            // Said unasked; the next heartbeat's answer says it again.
+            Response::Notice(_) => {}
+            response => return Ok(response),
+        }
+    }
 }
 
 /// A server that was stopped accepts nobody, and a full queue of its socket would make connecting wait for ever.
@@ -239,6 +245,8 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Instant;
 
+    use sidestep_common::wire::Pulse;
+
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(100);
@@ -264,14 +272,15 @@ mod tests {
     fn a_request_does_not_outwait_its_deadline_for_another() {
         let (control, mut peer) = channel_to_peer();
         std::thread::scope(|scope| {
-            let beat =
-                scope.spawn(|| control.request(&Request::Heartbeat { epoch: 1 }, Deadline::after(LONG)));
+            let beat = scope.spawn(|| {
+                control.request(&Request::Heartbeat { epoch: 1, wants_epoch: false }, Deadline::after(LONG))
+            });
             peer.read_exact(&mut [0; 6]).unwrap();
             let began = Instant::now();
             let error = control.request(&Request::Statistics, Deadline::after(SHORT)).unwrap_err();
             assert!(began.elapsed() < LONG / 2, "{:?}: {error}", began.elapsed());
             assert!(!control.is_lost(), "nothing is wrong with the channel");
-            write_frame(&mut peer, &Response::Heartbeat { epoch: 1, draining: false }).unwrap();
+            write_frame(&mut peer, &Response::Heartbeat(Pulse::default())).unwrap();
             beat.join().unwrap().unwrap();
         });
     }
@@ -283,8 +292,8 @@ mod tests {
         let error = control.request(&Request::Statistics, Deadline::after(Duration::ZERO)).unwrap_err();
         assert!(matches!(error, Error::Timeout { effect: Effect::No, .. }), "{error}");
         assert!(!control.is_lost());
-        write_frame(&mut peer, &Response::Heartbeat { epoch: 1, draining: false }).unwrap();
-        control.request(&Request::Heartbeat { epoch: 1 }, Deadline::after(LONG)).unwrap();
+        write_frame(&mut peer, &Response::Heartbeat(Pulse::default())).unwrap();
+        control.request(&Request::Heartbeat { epoch: 1, wants_epoch: false }, Deadline::after(LONG)).unwrap();
     }
 
     /// A peer that sends a byte now and then keeps nobody beyond the deadline.

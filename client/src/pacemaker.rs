@@ -97,7 +97,10 @@ fn beat(shared: &Shared) -> Duration {
         // Epochs are acknowledged by the thread that posts verbs; they begin with index rebuilds. Until then
         // there is only the one that the session started in.
         // A failure marks the channel lost, which is all that is to be done here.
-        let _ = control.request(&Request::Heartbeat { epoch }, Deadline::after(interval * BEATS_PER_LEASE));
+        let _ = control.request(
+            &Request::Heartbeat { epoch, wants_epoch: false },
+            Deadline::after(interval * BEATS_PER_LEASE),
+        );
     }
     next.saturating_duration_since(Instant::now())
 }

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use sidestep_common::fabric::{Effect, FabricKind, Reply};
 use sidestep_common::layout::{KEY_BYTES_MAX, SUPERBLOCK_BYTES, Superblock, VALUE_BYTES_MAX};
-use sidestep_common::wire::{ChunkTail, FRAME_BYTES_MAX, Request, Response, ServerStatistics, Welcome};
+use sidestep_common::wire::{Request, Response, ReturnedChunk, ServerStatistics, Welcome};
 
+use crate::allocator::Give;
 use crate::bootstrap::ReadPiece;
 use crate::clock::Deadline;
 use crate::driver::{Finished, Stop};
@@ -189,8 +190,8 @@ impl Session {
         let link = self.link(deadline)?;
         let (control, epoch) = (Arc::clone(&link.member.control), link.member.welcome.epoch);
         let began = std::time::Instant::now();
-        match control.request(&Request::Heartbeat { epoch }, deadline)? {
-            Response::Heartbeat { .. } => Ok(began.elapsed()),
+        match control.request(&Request::Heartbeat { epoch, wants_epoch: false }, deadline)? {
+            Response::Heartbeat(_) => Ok(began.elapsed()),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -285,14 +286,17 @@ impl Session {
             // The mark of the last freed block; a verb behind it completes after it.
             driver.run(&mut member.ground, &mut [ReadPiece::probe(8)], deadline, |_| {});
         }
-        // The server takes tails of a session whose verbs are all done; the fabric was dropped, which sees to that.
+        // The server takes chunks of a session whose verbs are all done; the fabric was dropped, which sees to that.
         // What fails here only leaves the memory to the server's own clean-up.
         if member.control.is_lost() {
             return;
         }
-        let tails = member.ground.allocator.take_tails();
-        for part in tails.chunks(TAILS_PER_MESSAGE) {
-            if member.control.request(&Request::ReturnChunks(part.to_vec()), deadline).is_err() {
+        loop {
+            let part = member.ground.allocator.take_returns(Give::All, ReturnedChunk::COUNT_MAX);
+            if part.is_empty() {
+                break;
+            }
+            if member.control.request(&Request::ReturnChunks(part), deadline).is_err() {
                 return;
             }
         }
@@ -429,10 +433,6 @@ impl Drop for Session {
         self.say_goodbye();
     }
 }
-
-/// Tails in one message: far below the limit of a control frame.
-const TAILS_PER_MESSAGE: usize = 1024;
-const _: () = assert!(TAILS_PER_MESSAGE * size_of::<ChunkTail>() <= FRAME_BYTES_MAX / 2);
 
 fn check_key(key: &[u8]) -> Result<(), Error> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX {

@@ -155,6 +155,44 @@ faults! {
     DirectoryNotLearned: "a directory found old is refreshed",
         "rebuild, or a wrong copy of the directory; every call ends within a bounded number of verbs";
 
+    // What a rebuild does.
+
+    /// ⚑ A rebuild copies slots and does not seal them.
+    SealSkipped: "a rebuild seals first, so that what it copies can't change any more",
+        "rebuild that stands between copying and publishing; a put over the key, and a get";
+    /// ⚑ A rebuild does not look at what its sealing CAS found.
+    LostSealNotRepeated: "every slot is sealed, however often its word changes meanwhile",
+        "a put over the key between a rebuild's look at its slot and the CAS that seals it; another one after the copy";
+    /// ⚑ A rebuild marks the old headers SEALED when it is done with everything else.
+    HeadersSealedLast: "the old headers are SEALED before new slots are open",
+        "rebuild; a put through the new segment, then a get by a client with the old directory";
+    /// ⚑ A rebuild leaves the old headers open.
+    HeadersNotSealed: "the old headers are SEALED before new slots are open",
+        "rebuild; a put through the new segment, then a get by a client with the old directory";
+    /// ⚑ A rebuild opens the new slots before the directory names them.
+    UnsealedBeforePublished: "new slots are open only when all of the directory names their segment",
+        "any rebuild, with an oracle: until locations are cached nobody knows a slot without the directory";
+    /// A rebuild publishes half of the directory words that name the old segment.
+    RunCutShort: "a rebuild replaces every directory word of the segment",
+        "rebuild of a segment that several entries share; a put by a client of the last one";
+    /// A new segment has the generation of the old one.
+    GenerationKept: "each rebuild has the next generation", "rebuild; a put by a client with the old directory";
+    /// A rebuild takes DELETED slots along as if they were LIVE.
+    DeletedCarried: "a deleted key's slot is given up", "put, delete, rebuild, get of one key";
+    /// A rebuild that splits gives each key to the wrong half.
+    WrongHalf: "a key is in the segment that its hash's prefix names", "rebuild into two; get of a key that is there";
+    /// A rebuild does not mark the blocks of the deleted keys that it gave up.
+    DroppedNotMarked: "who unlinks a block marks it", "put, delete, rebuild; marks";
+    /// A rebuild marks the blocks of the deleted keys that it gave up twice.
+    DroppedMarkedTwice: "exactly one winner, so exactly one mark", "put, delete, rebuild; marks";
+    /// A rebuild marks a deleted key's block also if it lost the slot to a put of the key.
+    LostDroppedMarked: "exactly one winner, so exactly one mark",
+        "a put of a deleted key between a rebuild's look at its slot and the CAS that closes it; marks";
+    /// ⚑ A segment's memory is used again as soon as it was replaced.
+    RecycledEarly: "segment memory is recycled only when every session has acknowledged or been fenced",
+        "two rebuilds of a segment, the second into the first one's memory; an insert of a key stopped before its CAS, and \
+         another";
+
     // Who wins, who loses, who claims.
 
     /// An insert that lost its slot to any LIVE word claims to be overwritten.
@@ -263,6 +301,35 @@ faults! {
     /// The clock begins to run when the blocks are read, not the slot.
     ClockRestarted [VersionKept]: "the age of a conclusion counts from when the slot's READ was posted",
         "as for the stale conclusions, stopped between the bucket's reply and the READ of the block";
+
+    // Reuse of freed blocks, and epochs.
+
+    /// ⚑ A block is used again as soon as it is seen marked.
+    ReusedBeforeGrace [VersionKept]: "a block is used again only after the grace period since its owner saw the mark",
+        "reuse after grace, as for the stale conclusions, but nobody waits";
+    /// ⚑ Blocks of a chunk are used again however often they were since everybody acknowledged an epoch.
+    ReusedBeyondVersions: "a block is reused at most 255 times between two epochs",
+        "an owner's chunk, harvested again and again while no epoch is quiesced; the 256th use has the version of the first";
+    /// Any mark means that a block is free.
+    AnyByteHarvested: "a block is free only if its byte of the free map is its version",
+        "a block that is used a second time, with the mark of its first; a harvest";
+    /// ⚑ A block that an audit did not reach ripens, and its byte stays as it was.
+    ReclaimedUnmarked: "an owner that reclaims by asking writes the freed version into the block's byte first",
+        "a block whose mark was lost, an audit that did not reach it; the next owner's harvest";
+    /// ⚑ Whatever is in use when an audit's answer comes is compared with it, not what was when the audit was announced.
+    AuditOfBlocksInHand: "a scan leaves out blocks that were in hand at any moment of it",
+        "a block handed out after an audit was announced and published after its scan; the owner reads its answer";
+    /// ⚑ An epoch is acknowledged before the directory's changed words are known.
+    AcknowledgedBeforeRefresh: "a session acknowledges an epoch in its order: learn it, refresh the directory, finish, drop, \
+        acknowledge",
+        "an epoch with changes of the directory; the directory's copy when the acknowledgement goes out";
+    /// ⚑ An epoch is acknowledged while marks are under way.
+    AcknowledgedBeforeMarks: "a session acknowledges an epoch in its order: learn it, refresh the directory, finish, drop, \
+        acknowledge",
+        "a put over a key whose mark is not executed yet, and an epoch; marks under way when the acknowledgement goes out";
+    /// ⚑ A session whose queue pair was fenced acknowledges before the fate of its CAS is known.
+    AcknowledgedUnresolved: "fencing a queue pair fences no session: the operation is unfinished until it is resolved",
+        "a put whose completion is lost, and an epoch before its slot is read";
 
     // Lost completions.
 

@@ -164,7 +164,14 @@ impl Running {
         let mapping = Arc::new(mapping);
         let (plan, targets, listener) = self.start_targets(plan, &mapping)?;
         let geometry = Geometry::for_region(mapping.bytes())?;
-        let region = Region::format(mapping.words(), geometry, plan.domain(), config.grace_ms, threads)?;
+        let region = Region::format(
+            mapping.words(),
+            geometry,
+            plan.domain(),
+            config.grace_ms,
+            config.initial_segments,
+            threads,
+        )?;
         if let Some(tcp) = &targets.tcp {
             tcp.advertise(None, self.node.control.port());
         }

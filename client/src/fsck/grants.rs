@@ -17,8 +17,6 @@ use super::{Problem, RegionSource, SourceError};
 pub(super) struct Grant {
     pub(super) class: SizeClass,
     pub(super) shape: ChunkShape,
-    /// The first block that was never used, as far as the memory node was told.
-    pub(super) first_index: u32,
     pub(super) holder: GrantHolder,
     /// Blocks that slots name, a bit each; none until there is one.
     named: Box<[u64]>,
@@ -27,8 +25,7 @@ pub(super) struct Grant {
 impl Grant {
     fn new(class: SizeClass, record: &GrantRecord) -> Self {
         let shape = chunk_shape(class);
-        let first_index = record.first_index.min(shape.block_count);
-        Self { class, shape, first_index, holder: record.holder, named: Box::default() }
+        Self { class, shape, holder: record.holder, named: Box::default() }
     }
 
     /// Whether a slot names the block.
@@ -46,11 +43,6 @@ impl Grant {
         *word |= 1 << (index % 64);
         is_first
     }
-
-    /// Whether no session ever had the block.
-    pub(super) fn is_unused(&self, index: u32) -> bool {
-        self.holder == GrantHolder::Nobody && index >= self.first_index
-    }
 }
 
 /// All grants that are known, by where they start.
@@ -61,7 +53,7 @@ impl Grants {
     /// Learns of a grant, also of its newer state.
     ///
     /// # Errors
-    /// What is wrong with it; one whose first index is wrong is kept all the same.
+    /// What is wrong with it; it is not kept.
     pub(super) fn learn(&mut self, geometry: &Geometry, record: &GrantRecord) -> Result<(), Problem> {
         let Some(class) = SizeClass::from_index(record.class) else {
             return Err(Problem::GrantClass { class: record.class });
@@ -77,10 +69,6 @@ impl Grants {
         let known = self.0.entry(record.offset).or_insert_with(|| Grant::new(class, record));
         let named = if known.class == class { std::mem::take(&mut known.named) } else { Box::default() };
         *known = Grant { named, ..fresh };
-        if record.first_index > shape.block_count {
-            let (first_index, block_count) = (record.first_index, shape.block_count);
-            return Err(Problem::GrantIndex { first_index, block_count });
-        }
         Ok(())
     }
 
@@ -107,15 +95,12 @@ impl Grants {
     /// Whether a slot can name that block; where it is.
     pub(super) fn judge(&self, geometry: &Geometry, block: BlockRef) -> Result<BlockPlace, Problem> {
         let place = place(geometry, block)?;
-        let BlockPlace { chunk, index } = place;
+        let chunk = place.chunk;
         match self.0.get(&chunk.0) {
             None => Err(Problem::ChunkNotGranted { block: block.offset, chunk }),
             Some(grant) if grant.class != block.class => {
                 let (expected, found) = (grant.class.index(), block.class.index());
                 Err(Problem::ChunkClass { chunk, expected, found })
-            }
-            Some(grant) if grant.is_unused(index) => {
-                Err(Problem::BlockNeverUsed { chunk, index, first_index: grant.first_index })
             }
             Some(_) => Ok(place),
         }
@@ -254,8 +239,7 @@ mod tests {
             assert_eq!(problem.name(), name);
             assert!(grants.get(offset).is_none());
         }
-        let record = GrantRecord { first_index: 1 << 30, ..Facts::in_use(chunk, 3) };
-        assert_eq!(grants.learn(&geometry, &record).unwrap_err().name(), "grant-index");
+        grants.learn(&geometry, &Facts::in_use(chunk, 3)).unwrap();
         let block = BlockPlace { chunk: Offset(chunk), index: 5 };
         let class = SizeClass::from_index(3).unwrap();
         assert_eq!(grants.judge(&geometry, block.block(class, Version(1))), Ok(block));

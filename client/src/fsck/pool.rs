@@ -46,9 +46,7 @@ impl<S: RegionSource> Checker<'_, '_, S> {
             let (offset, part) = (Offset(record.offset), Part::Chunk(Offset(record.offset)));
             if let Err(problem) = learnt {
                 self.find(offset, part, problem);
-                if !matches!(problem, Problem::GrantIndex { .. }) {
-                    continue;
-                }
+                continue;
             }
             let Some(grant) = self.grants.get(record.offset) else { continue };
             let bytes = grant.shape.bytes;
@@ -115,7 +113,6 @@ impl<S: RegionSource> Checker<'_, '_, S> {
         let Some(grant) = self.grants.get(chunk.0) else { return Ok(()) };
         let (class, shape) = (grant.class, grant.shape);
         let accounts = &mut self.report.accounts;
-        let mut odd: Vec<(u32, u8, u32)> = Vec::new();
         let mut named = 0;
         for (index, &mark) in (0..shape.block_count).zip(map) {
             let block_bytes = class.bytes();
@@ -123,14 +120,10 @@ impl<S: RegionSource> Checker<'_, '_, S> {
                 named += 1;
             } else if mark != 0 {
                 accounts.free.add(1, block_bytes);
-                if grant.is_unused(index) {
-                    odd.push((index, mark, grant.first_index));
-                    continue;
-                }
                 let block = BlockPlace { chunk, index }.block(class, Version(mark)).offset;
                 marked.push(Marked { block, chunk, mark, mark_offset: chunk.plus(u64::from(index)) });
             } else {
-                sum_of(accounts, grant, index).add(1, block_bytes);
+                sum_of(accounts, grant).add(1, block_bytes);
             }
         }
         accounts.live.add(named, class.bytes());
@@ -139,18 +132,6 @@ impl<S: RegionSource> Checker<'_, '_, S> {
         if let Some(at) = padding.iter().position(|byte| *byte != 0) {
             let offset = chunk.plus(u64::from(shape.block_count) + at as u64);
             self.find(offset, Part::Chunk(chunk), Problem::MapPadding { found: padding[at] });
-        }
-        for (index, mark, first_index) in odd {
-            let is_still_unused = if self.source.is_live() {
-                self.grants.refresh(self.source, &self.geometry, chunk)?;
-                self.grants.get(chunk.0).is_some_and(|grant| grant.is_unused(index))
-            } else {
-                true
-            };
-            if is_still_unused {
-                let problem = Problem::MarkUnused { index, mark, first_index };
-                self.find(chunk.plus(u64::from(index)), Part::Chunk(chunk), problem);
-            }
         }
         Ok(())
     }
@@ -254,12 +235,10 @@ fn covers(grant: Option<&Grant>, record: &GrantRecord, offset: u64) -> bool {
 }
 
 /// The account of a block that nobody names and that has no mark.
-fn sum_of<'a>(accounts: &'a mut super::Accounts, grant: &Grant, index: u32) -> &'a mut super::Sum {
+const fn sum_of<'a>(accounts: &'a mut super::Accounts, grant: &Grant) -> &'a mut super::Sum {
     match grant.holder {
-        // Blocks below the first index are not the holder's: an earlier session had them.
-        _ if index < grant.first_index => &mut accounts.left_behind,
         GrantHolder::Session => &mut accounts.in_hand,
         GrantHolder::Nobody => &mut accounts.unused,
-        GrantHolder::LeftBehind => &mut accounts.left_behind,
+        GrantHolder::Orphan => &mut accounts.left_behind,
     }
 }

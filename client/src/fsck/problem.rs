@@ -201,16 +201,6 @@ problems! {
         found: u8,
     } = "chunk-class", "the slot names a block of class {found} in the chunk at {chunk} of class {expected}";
 
-    /// A slot names a block that nobody was ever given.
-    BlockNeverUsed {
-        /// Where the chunk starts.
-        chunk: Offset,
-        /// Which of its blocks.
-        index: u32,
-        /// The first one that was never used.
-        first_index: u32,
-    } = "block-never-used", "the slot names block {index} of the chunk at {chunk}, never used from {first_index} on";
-
     // The block itself.
 
     /// The block is of another use of its memory than the slot names.
@@ -319,16 +309,6 @@ problems! {
         version: u8,
     } = "mark-ahead", "the block at {block} is marked with version {mark}, but has version {version}";
 
-    /// A block that was never used has a mark.
-    MarkUnused {
-        /// The block's index in its chunk.
-        index: u32,
-        /// The mark.
-        mark: u8,
-        /// The first block of the chunk that was never used.
-        first_index: u32,
-    } = "mark-unused", "block {index} is marked with version {mark}, but from {first_index} on none was ever used";
-
     /// A byte between the free map and the first block is not zero.
     MapPadding {
         /// The byte.
@@ -366,14 +346,6 @@ problems! {
         /// Where the other one ends.
         end: Offset,
     } = "grant-overlap", "the memory node granted memory that is granted already, up to {end}";
-
-    /// A grant has more used blocks than blocks.
-    GrantIndex {
-        /// The first block that was never used.
-        first_index: u32,
-        /// Blocks in it.
-        block_count: u32,
-    } = "grant-index", "the memory node says that {first_index} blocks of {block_count} were used";
 
     /// What was granted and what is free does not make up the pool.
     PoolAccounts {

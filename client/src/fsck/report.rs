@@ -111,11 +111,11 @@ pub struct Accounts {
     pub deleted: Sum,
     /// Blocks that nobody names and that are marked free.
     pub free: Sum,
-    /// Blocks of living sessions that nobody names and that are not marked: in hand, or never used.
+    /// Blocks of living sessions that nobody names and that are not marked: in hand, in limbo, or never used.
     pub in_hand: Sum,
-    /// Blocks that were never used and wait for the next session.
+    /// Blocks of nobody's that nobody names and that are not marked: mostly never used. The next session gets them.
     pub unused: Sum,
-    /// Blocks that sessions left behind: not named, not marked, in nobody's hand. They wait for a sweep.
+    /// Blocks of sessions that ended without a word: not named, not marked. They wait for a sweep.
     pub left_behind: Sum,
     /// Free maps, and what is left over in chunks.
     pub overhead_bytes: u64,

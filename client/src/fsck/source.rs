@@ -122,7 +122,7 @@ impl Facts {
 
     /// A grant of which a living session may have used any block.
     pub const fn in_use(offset: u64, class: u8) -> GrantRecord {
-        GrantRecord { offset, class, first_index: 0, holder: GrantHolder::Session }
+        GrantRecord { offset, class, holder: GrantHolder::Session }
     }
 }
 

@@ -1,8 +1,8 @@
 //! What tests of this folder share: a small region in memory, laid out as a server does and filled by real operations.
 
 use sidestep_common::layout::{
-    AtomicityDomain, BUCKET_BYTES, BlockPlace, BlockRef, Bucket, Geometry, Offset, SEGMENT_BYTES, SlotState,
-    SlotWord, Superblock,
+    AtomicityDomain, BUCKET_BYTES, BlockRef, Bucket, Geometry, Offset, SEGMENT_BYTES, SlotState, SlotWord,
+    Superblock,
 };
 use sidestep_common::wire::GrantHolder;
 
@@ -61,13 +61,6 @@ impl Region {
         alone(&mut world, &mut living, Call::Put(b"huge", &[7; 140_000]));
         alone(&mut world, &mut living, Call::Put(b"huge too", &[8; 140_000]));
         let mut region = Self::of(&world);
-        // What the first session used is known; the blocks behind that are the next one's.
-        let used = region.slots().filter_map(|slot| {
-            let place = BlockPlace::of(slot.block.offset, slot.block.class)?;
-            (place.chunk.0 == region.facts.grants[0].offset).then_some(place.index + 1)
-        });
-        // Whatever was unlinked was handed out before what replaced it.
-        region.facts.grants[0].first_index = used.max().unwrap();
         region.facts.grants[0].holder = GrantHolder::Nobody;
         region
     }

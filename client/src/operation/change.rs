@@ -199,7 +199,9 @@ impl<'a> Change<'a> {
         if is_planted(Fault::PublishedGivenBack) {
             self.release(context);
         }
-        self.block = None;
+        if let Some(published) = self.block.take() {
+            context.allocator.published(published);
+        }
         Step::Done(Ok(self.effect()), mark)
     }
 
@@ -511,7 +513,7 @@ impl Operation for Change<'_> {
 
     fn release(&mut self, context: &mut Context<'_>) {
         if let Some(block) = self.block.take() {
-            context.allocator.give_back(block, self.purpose());
+            context.allocator.give_back(block);
         }
     }
 

@@ -53,7 +53,7 @@ fn judge(cas: PendingCas, found: SlotWord) -> Effect {
 impl Operation for Resolve {
     type Output = Effect;
 
-    fn step(&mut self, _context: &mut Context<'_>, replies: &[Reply]) -> Step<Effect> {
+    fn step(&mut self, context: &mut Context<'_>, replies: &[Reply]) -> Step<Effect> {
         if !std::mem::replace(&mut self.posted, true) {
             let verb = PlannedVerb { subject: "slot", remote: self.cas.slot, action: Action::Read(8) };
             return Step::Post(Plan::from_iter([verb]));
@@ -64,6 +64,16 @@ impl Operation for Resolve {
         let mut bits = [0; 8];
         bits.copy_from_slice(&buffer.as_slice()[..8]);
         let effect = judge(self.cas, SlotWord::from_bits(u64::from_le_bytes(bits)));
+        let published = SlotWord::from_bits(self.cas.desired);
+        if let SlotState::Live(block) | SlotState::Deleted(block) = published.state() {
+            match effect {
+                Effect::Yes => context.allocator.published(block),
+                // Behind the fence neither the CAS nor the block's WRITE takes effect any more.
+                Effect::No => context.allocator.give_back(block),
+                // It stays in limbo.
+                Effect::Unknown => {}
+            }
+        }
         // Whoever wins frees what it unlinked, also if it learns late that it won.
         let marks = match effect {
             Effect::Yes => !is_planted(Fault::ResolvedNotMarked),

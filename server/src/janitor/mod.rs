@@ -16,7 +16,11 @@
 
 mod bell;
 mod growth;
+pub mod policy;
+pub mod rebuild;
 mod scan;
+pub mod segments;
+pub mod slots;
 mod sweep;
 
 use std::sync::Arc;

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::epochs::Epochs;
+use crate::janitor::slots::Slots;
 use crate::janitor::{Bell, Books, Growth, SweepBook};
 use crate::pool::{BlockPool, GrantError};
 use crate::region::Region;
@@ -89,15 +90,17 @@ impl Serving {
     /// Fresh books for a region.
     pub fn new(region: Region, plan: Plan, targets: Targets, mapping: Arc<Mapping>, config: &Config) -> Self {
         let quota_bytes = config.chunk_quota.map(|quota| quota.0);
+        let words = mapping.words();
+        let slots = Slots::new(words, region.superblock.domain, targets.card(), config.device.clone());
         Self {
-            pool: Mutex::new(BlockPool::new(&region.superblock.geometry, quota_bytes, mapping.words())),
+            pool: Mutex::new(BlockPool::new(&region.superblock.geometry, quota_bytes, words)),
             sessions: Mutex::new(SessionTable::new(config.max_sessions as usize)),
             session_ended: Condvar::new(),
             epochs: Mutex::new(Epochs::new()),
             sweeps: Mutex::default(),
             shortage: Shortage::default(),
             bell: Bell::default(),
-            growth: Growth::new(&region),
+            growth: Growth::new(&region.superblock, words, slots),
             news: watch::Sender::new(0),
             mapping,
             region,

@@ -85,6 +85,20 @@ pub fn grounds() -> Vec<Task> {
         Story::of(vec![vec![delete(first)], vec![delete(first)], vec![put(first)]]).after(vec![put(first)]),
         Story::of(vec![vec![put(twin)], vec![put(first), delete(first)]]).after(vec![put(first)]),
     ];
+    // A rebuild that meets a deleted key and living ones, with one call in between.
+    for rebuild in [Rebuild::One, Rebuild::Two] {
+        for (call, past) in [
+            (get(first), vec![put(neighbour), delete(neighbour), put(first)]),
+            (put(first), vec![put(first), delete(first)]),
+            (put(first), vec![put(first)]),
+        ] {
+            let story = Story { rebuild: Some(rebuild), ..Story::of(vec![vec![call]]) };
+            stories.push(story.after(past));
+        }
+    }
+    let again =
+        Story { rebuild: Some(Rebuild::One), rebuild_again: true, ..Story::of(vec![vec![put(first)]]) };
+    stories.push(again.after(vec![put(neighbour), delete(neighbour)]));
     for clients in [
         vec![vec![put(first)], vec![get(first)]],
         vec![vec![put(first), get(first)], vec![put(first), get(first)]],

@@ -163,7 +163,7 @@ fn text(name: &str, superblock: &Superblock, report: &Report) -> String {
         ("of deleted keys", accounts.deleted),
         ("marked free", accounts.free),
         ("in hand or never used", accounts.in_hand),
-        ("never used, in nobody's hand", accounts.unused),
+        ("in nobody's hand", accounts.unused),
         ("left behind", accounts.left_behind),
     ] {
         line(format!("  {what:<28} {blocks:>10} {bytes:>18}"));

@@ -93,7 +93,7 @@ impl Payload {
         }
         for grant in &facts.grants {
             bytes.extend(grant.offset.to_le_bytes());
-            bytes.extend(grant.first_index.to_le_bytes());
+            bytes.extend([0; 4]);
             bytes.extend([grant.class, holder_code(grant.holder), 0, 0]);
         }
         bytes.extend(self.changed.iter().flat_map(|offset| offset.to_le_bytes()));
@@ -143,7 +143,7 @@ const fn holder_code(holder: GrantHolder) -> u8 {
     match holder {
         GrantHolder::Session => 0,
         GrantHolder::Nobody => 1,
-        GrantHolder::LeftBehind => 2,
+        GrantHolder::Orphan => 2,
     }
 }
 
@@ -151,11 +151,10 @@ fn grant(bytes: &[u8; GRANT_BYTES]) -> Result<GrantRecord, DumpError> {
     let holder = match bytes[13] {
         0 => GrantHolder::Session,
         1 => GrantHolder::Nobody,
-        2 => GrantHolder::LeftBehind,
+        2 => GrantHolder::Orphan,
         _ => return Err(DumpError::Checksum { part: "grants" }),
     };
-    let (offset, first_index) = (word(bytes, 0), word(bytes, 8) as u32);
-    Ok(GrantRecord { offset, class: bytes[12], first_index, holder })
+    Ok(GrantRecord { offset: word(bytes, 0), class: bytes[12], holder })
 }
 
 /// The little-endian word at `at`; the callers' bytes hold it.
@@ -174,13 +173,8 @@ mod tests {
     use crate::fsck::testing::superblock;
 
     fn payload() -> Payload {
-        let grant = |number: u64, holder| GrantRecord {
-            offset: number << 20,
-            class: number as u8,
-            first_index: 7,
-            holder,
-        };
-        let holders = [GrantHolder::Session, GrantHolder::Nobody, GrantHolder::LeftBehind];
+        let grant = |number: u64, holder| GrantRecord { offset: number << 20, class: number as u8, holder };
+        let holders = [GrantHolder::Session, GrantHolder::Nobody, GrantHolder::Orphan];
         let grants = (1..).zip(holders).map(|(number, holder)| grant(number, holder)).collect();
         let facts = Facts { superblock: superblock(), grants, free_bytes: 5, uptime_ms: Some(9) };
         Payload { facts, books_are_still: true, changed: vec![0x1000, 0x4008] }
@@ -212,9 +206,9 @@ mod tests {
             (0..bytes.len() / 8).map(|at| word(bytes, 8 * at).swap_bytes()).collect()
         };
         let grants = [
-            [0x0000_1000_0000_0000, 0x0700_0000_0100_0000],
-            [0x0000_2000_0000_0000, 0x0700_0000_0201_0000],
-            [0x0000_3000_0000_0000, 0x0700_0000_0302_0000],
+            [0x0000_1000_0000_0000, 0x0000_0000_0100_0000],
+            [0x0000_2000_0000_0000, 0x0000_0000_0201_0000],
+            [0x0000_3000_0000_0000, 0x0000_0000_0302_0000],
         ];
         assert_eq!(words(&bytes[SUPERBLOCK_BYTES..HEAD_BYTES]), [9, 5, 1, 3, 2].map(u64::swap_bytes));
         assert_eq!(words(&bytes[HEAD_BYTES..HEAD_BYTES + 48]), grants.concat());

@@ -209,7 +209,6 @@ const DAMAGES: &[Damage] = &[
         rename(region, slot, |block| *block = BlockPlace { chunk, index: 0 }.block(class, block.version));
     }),
     ("chunk-class", |region| region.facts.grants[0].class += 1),
-    ("block-never-used", |region| region.facts.grants[0].first_index = 3),
     // Blocks.
     ("block-version", |region| {
         let slot = live(region);
@@ -334,10 +333,6 @@ const DAMAGES: &[Damage] = &[
         let mark = free_map_offset(in_hand(region)).unwrap().0 as usize;
         region.bytes[mark] = 1;
     }),
-    ("mark-unused", |region| {
-        let grant = region.facts.grants[0];
-        region.bytes[grant.offset as usize + grant.first_index as usize] = 1;
-    }),
     ("map-padding", |region| {
         let grant = region.facts.grants[0];
         let shape = chunk_shape(SizeClass::from_index(grant.class).unwrap());
@@ -363,7 +358,6 @@ const DAMAGES: &[Damage] = &[
             sidestep_common::wire::GrantRecord { offset: grant.offset + (32 << 10), class: extent, ..grant };
         region.facts.grants.insert(1, overlapping);
     }),
-    ("grant-index", |region| region.facts.grants[0].first_index = 20_000),
     ("pool-accounts", |region| region.facts.free_bytes -= 64),
     ("pool-accounts", |region| {
         region.facts.grants.pop();

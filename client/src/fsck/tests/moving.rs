@@ -104,7 +104,7 @@ impl Moving {
         self.reuse();
     }
 
-    /// Whoever comes first gets a block that was marked free, at once.
+    /// Its owner uses a block again as soon as it is marked free.
     fn reuse(&mut self) {
         for (place, mark) in std::mem::take(&mut self.world.marks) {
             let chunk = Offset(place.0 & !(CHUNK_BYTES - 1));
@@ -112,8 +112,9 @@ impl Moving {
             let class = SizeClass::from_index(grant.class).unwrap();
             let place = BlockPlace { chunk, index: (place.0 - chunk.0) as u32 };
             let block = place.block(class, Version(mark).next());
-            let at = if class.bytes() > 64 { 0 } else { self.random.below(u64::from(ACTORS)) };
-            self.actors[at as usize].0.allocator.give_back(block, ChunkPurpose::General);
+            for (actor, _) in &mut self.actors {
+                actor.allocator.reuse_next(block);
+            }
         }
     }
 

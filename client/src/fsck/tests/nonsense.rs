@@ -84,11 +84,10 @@ fn scribble(region: &mut Region, random: &mut Random) {
             0 => random.below(u64::MAX),
             _ => geometry.block_pool_offset.0 + (random.below(geometry.block_pool_bytes) & !0x3fff),
         };
-        let holders = [GrantHolder::Session, GrantHolder::Nobody, GrantHolder::LeftBehind];
+        let holders = [GrantHolder::Session, GrantHolder::Nobody, GrantHolder::Orphan];
         region.facts.grants.push(GrantRecord {
             offset,
             class: random.below(70) as u8,
-            first_index: random.below(20_000) as u32,
             holder: holders[random.below(3) as usize],
         });
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sidestep_common::layout::{BlockPlace, Offset, SizeClass, Superblock, Version};
-use sidestep_common::wire::{ChunkPurpose, GrantHolder, GrantPage};
+use sidestep_common::wire::{GrantHolder, GrantPage};
 
 use super::super::testing::Region;
 use super::super::{Options, RegionSource, SourceError, Witness, check};
@@ -135,24 +135,22 @@ fn a_block_used_again_at_any_moment_is_no_error() {
         let chunk = Offset(place.0 & !0xf_ffff);
         let block =
             BlockPlace { chunk, index: (place.0 - chunk.0) as u32 }.block(class, Version(mark).next());
-        actor.allocator.give_back(block, ChunkPurpose::General);
+        actor.allocator.reuse_next(block);
         alone(&mut world, &mut actor, Call::Put(next, b"in its memory"));
     }
     at_every_moment("blocks used again", &before, &Region::of(&world));
 }
 
-/// The tail of a session that has ended is granted and used; a chunk is granted, used and left behind, with no key in it.
+/// The chunk of a session that has ended is granted and used; a chunk is granted, used and left behind, with no key in it.
 #[test]
 fn memory_granted_at_any_moment_is_no_error() {
     let (mut world, mut actor) = world();
     let mut before = Region::of(&world);
     before.facts.grants[0].holder = GrantHolder::Nobody;
-    before.facts.grants[0].first_index = 7;
     alone(&mut world, &mut actor, Call::Put(b"eight", b"in the tail"));
     alone(&mut world, &mut actor, Call::Put(b"eight", &[8; 2000]));
     alone(&mut world, &mut actor, Call::Delete(b"eight"));
     let mut after = Region::of(&world);
-    after.facts.grants[0].first_index = 7;
-    after.facts.grants[1].holder = GrantHolder::LeftBehind;
+    after.facts.grants[1].holder = GrantHolder::Orphan;
     at_every_moment("memory granted", &before, &after);
 }

@@ -4,7 +4,6 @@
 //! Reclamation will take a block with its next version. A version that has come round is the same one again.
 
 use sidestep_common::layout::{BLOCK_HEADER_BYTES, BlockRef, SlotState, Version};
-use sidestep_common::wire::ChunkPurpose::General;
 
 use super::world::{Actor, Answer, Call, Running, World, alone, twin_of_k};
 
@@ -23,9 +22,9 @@ fn first_block(world: &World, key: &[u8]) -> BlockRef {
     block
 }
 
-/// What reclamation will do: `block` is the next one that `actor` uses.
+/// What reclamation does, without its waiting: `block` is the next one that `actor` uses.
 fn reuse(actor: &mut Actor, block: BlockRef, version: NextVersion) {
-    actor.allocator.give_back(BlockRef { version: version(block.version), ..block }, General);
+    actor.allocator.reuse_next(BlockRef { version: version(block.version), ..block });
 }
 
 /// Steps `running` by so many verbs.

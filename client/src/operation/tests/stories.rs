@@ -106,7 +106,7 @@ pub(super) fn a_block_that_was_not_published_is_used_again() {
     }
     let class = SizeClass::holding(64).unwrap();
     let next = actor.allocator.allocate(class, General).unwrap();
-    actor.allocator.give_back(next, General);
+    actor.allocator.give_back(next);
     for _ in 0..5 {
         alone(&mut world, &mut actor, Call::Put(&keys[31], b"v"));
     }

@@ -92,13 +92,17 @@ impl World {
         let shape = chunk_shape(class);
         let offset = self.next_chunk.next_multiple_of(shape.align_bytes);
         self.next_chunk = offset + shape.bytes;
-        let (block_count, class) = (shape.block_count, class.index());
-        let grant = ChunkGrant { offset, class, first_index: 0, block_count, version: 1 };
-        self.granted.push(grant);
+        let grant = ChunkGrant { offset, class: class.index(), versions: Vec::new() };
         actor
             .allocator
-            .add(&self.superblock.geometry, grant, purpose)
+            .add(&self.superblock.geometry, &grant, purpose)
             .expect("the test's region is large enough");
+        self.granted.push(grant);
+    }
+
+    /// The auditor looks at nothing any more: what comes is not what clients alone do.
+    pub(crate) fn audit_off(&mut self) {
+        self.auditor.is_off = true;
     }
 
     /// A rebuild has sealed all slots in `range`.
@@ -357,6 +361,28 @@ pub(crate) fn alone(world: &mut World, actor: &mut Actor, call: Call<'_>) -> (An
         running.verb(world, actor);
     }
     (running.answer.expect("a call that nobody disturbs ends"), running.round_trips, running.verbs)
+}
+
+/// Runs any operation, nobody in between.
+pub(crate) fn perform<O: Operation>(
+    world: &mut World,
+    actor: &mut Actor,
+    operation: &mut O,
+) -> Result<O::Output, OperationError> {
+    let mut replies = Replies::new();
+    loop {
+        match operation.step(&mut world.context(actor), &replies) {
+            Step::Post(plan) => {
+                replies = plan.iter().map(|verb| world.execute(verb, operation.block_pieces())).collect();
+            }
+            Step::Memory(class, purpose) => world.grant(actor, class, purpose),
+            Step::Pause => replies.clear(),
+            Step::Done(result, silent) => {
+                silent.iter().flatten().for_each(|verb| drop(world.execute(verb, (&[], &[]))));
+                return result;
+            }
+        }
+    }
 }
 
 /// A key with the bucket and the tag of `k`. There are few, so that it is looked for once.

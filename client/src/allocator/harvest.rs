@@ -1,0 +1,138 @@
+//! Reading the free maps: how an owner learns which of its blocks others have freed.
+//!
+//! Always true: a block ripens only if its byte equals the version of the use that it is in, and its grace period counts from
+//! a moment after the READ of that byte completed. ⚑ While the same operation could still be under way somewhere, no block
+//! comes round to a version that it had: chunks whose blocks were reused too often are not harvested.
+
+use sidestep_common::fabric::Reply;
+use sidestep_common::layout::{Offset, SizeClass};
+use sidestep_common::planted::{Fault, is_planted};
+use sidestep_common::wire::ChunkPurpose;
+
+use super::Allocator;
+use super::class::Spot;
+use super::reuse::may_reuse;
+use crate::operation::{Action, Context, Operation, Plan, PlannedVerb, Step};
+
+/// Maps read with one doorbell; half of what the smallest sensible queue takes.
+const MAPS_TOGETHER: usize = 32;
+/// And no more bytes of them than this: eight of the longest.
+const BYTES_TOGETHER: usize = 128 << 10;
+/// A map is read again after this part of the grace period: a block is found at most that much later, and a session that is
+/// short of memory does not read the same bytes over and over.
+const GRACE_PART: u64 = 8;
+
+/// A map to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Map {
+    chunk: u32,
+    offset: Offset,
+    bytes: usize,
+}
+
+/// READs of some free maps.
+#[derive(Debug)]
+pub struct Harvest {
+    maps: Vec<Map>,
+    posted: bool,
+}
+
+impl Allocator {
+    /// The next harvest of a class's chunks; `None` if all their maps have just been read, or have nothing to tell.
+    pub fn harvest(
+        &mut self,
+        (class, purpose): (SizeClass, ChunkPurpose),
+        grace_ms: u64,
+        now_ms: u64,
+    ) -> Option<Harvest> {
+        let mut maps = Vec::new();
+        let mut bytes = 0;
+        let classes = if purpose == ChunkPurpose::Delete { &mut self.deletes } else { &mut self.general };
+        let own = &mut classes[usize::from(class.index())].chunks;
+        for _ in 0..own.len() {
+            let Some(at) = own.pop_front() else { break };
+            own.push_back(at);
+            let Some(chunk) = self.chunks.get_mut(at) else { continue };
+            let is_late = chunk.harvested_ms.is_none_or(|last| now_ms - last >= grace_ms / GRACE_PART);
+            if !is_late || chunk.in_use.is_empty() || !may_reuse(chunk.reuses) {
+                continue;
+            }
+            chunk.harvested_ms = Some(now_ms);
+            let map = Map { chunk: at, offset: chunk.offset, bytes: chunk.shape.block_count as usize };
+            bytes += map.bytes;
+            maps.push(map);
+            if maps.len() == MAPS_TOGETHER || bytes >= BYTES_TOGETHER {
+                break;
+            }
+        }
+        (!maps.is_empty()).then_some(Harvest { maps, posted: false })
+    }
+
+    /// A map's bytes, as they were at some moment before `now_ms`. Says how many blocks begin to ripen.
+    fn read_map(&mut self, map: Map, bytes: &[u8], now_ms: u64) -> u32 {
+        let Some(chunk) = self.chunks.get_mut(map.chunk).filter(|chunk| chunk.offset == map.offset) else {
+            return 0;
+        };
+        let mut ripe = Vec::new();
+        let in_use = &chunk.in_use;
+        let is_free = |index: u32| {
+            let (byte, version) = (bytes.get(index as usize).copied(), chunk.version(index));
+            byte == Some(version) || is_planted(Fault::AnyByteHarvested) && byte.is_some_and(|byte| byte != 0)
+        };
+        ripe.extend(in_use.iter().filter(|index| is_free(*index)));
+        if ripe.is_empty() {
+            return 0;
+        }
+        chunk.reuses[0] += 1;
+        chunk.ripening += ripe.len() as u32;
+        for index in &ripe {
+            chunk.in_use.remove(*index);
+            if let Some(snapshot) = &mut chunk.snapshot {
+                snapshot.blocks.remove(*index);
+            }
+        }
+        let (class, purpose) = (chunk.class, chunk.purpose);
+        if !self.hands.is_empty() {
+            // A CAS of which nothing was known has happened: its block was unlinked again.
+            self.hands.retain(|hand| hand.spot.chunk != map.chunk || !ripe.contains(&hand.spot.index));
+        }
+        let memory = self.memory(class, purpose);
+        for index in &ripe {
+            memory.ripens(now_ms, Spot { chunk: map.chunk, index: *index });
+        }
+        ripe.len() as u32
+    }
+}
+
+impl Operation for Harvest {
+    /// How many blocks begin to ripen.
+    type Output = u32;
+
+    fn step(&mut self, context: &mut Context<'_>, replies: &[Reply]) -> Step<u32> {
+        if !std::mem::replace(&mut self.posted, true) {
+            return Step::Post(self.maps.iter().map(read).collect::<Plan>());
+        }
+        let mut count = 0;
+        for (map, reply) in self.maps.iter().zip(replies) {
+            let Reply::Read(buffer) = reply else { unreachable!("a READ brings bytes, not {reply:?}") };
+            count += context.allocator.read_map(*map, buffer.as_slice(), context.now_ms);
+        }
+        Step::Done(Ok(count), None)
+    }
+
+    fn block_pieces(&self) -> (&[u8], &[u8]) {
+        (&[], &[])
+    }
+
+    fn restarts(&self) -> u32 {
+        0
+    }
+
+    fn stage(&self) -> &'static str {
+        "free maps"
+    }
+}
+
+fn read(map: &Map) -> PlannedVerb {
+    PlannedVerb { subject: "free map", remote: map.offset, action: Action::Read(map.bytes) }
+}

@@ -1,0 +1,57 @@
+//! How often blocks may be used again before everybody has acknowledged an epoch.
+//!
+//! Always true: between the beginning of an operation anywhere and the moment at which this session knows that it is over, no
+//! block has as many uses as there are versions. ⚑ So a word that somebody still expects never comes again.
+//!
+//! A *period* ends when an epoch is quiesced that was raised after it began. An operation that began in one period is over at
+//! the end of the next, so the uses of two periods count. They are counted a chunk at a time: each time that some blocks of
+//! it began to ripen, each of them can have been used once more.
+//!
+//! ```text
+//! period   │◀──── before ────▶│◀───── now ─────▶│
+//!             ▲ an operation begins                ▲ it is certainly over
+//! ```
+
+use sidestep_common::planted::{Fault, is_planted};
+use sidestep_common::wire::Pulse;
+
+use super::Allocator;
+
+/// Versions that are handed out are 1 to 255; the use of a block that was free at the beginning counts as well.
+pub(super) const REUSES_MAX: u32 = 253;
+/// From here on an epoch is asked for.
+const REUSES_WANT_EPOCH: u32 = 200;
+
+/// Whether blocks of a chunk may begin to ripen once more.
+pub(super) fn may_reuse([now, before]: [u32; 2]) -> bool {
+    now + before < REUSES_MAX || is_planted(Fault::ReusedBeyondVersions)
+}
+
+/// The period of counting.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Period {
+    /// It ends when this epoch is quiesced; none until the newest epoch of a moment after its beginning is known.
+    until: Option<u64>,
+}
+
+impl Allocator {
+    /// Takes in a pulse. `is_answer` if it is the answer to a heartbeat that was sent after the last one was taken in: only
+    /// then its newest epoch is the newest of a later moment.
+    pub fn hear(&mut self, pulse: &Pulse, is_answer: bool) {
+        match self.period.until {
+            Some(until) if pulse.quiesced >= until => {
+                self.period.until = None;
+                for chunk in self.chunks.iter_mut() {
+                    chunk.reuses = [0, chunk.reuses[0]];
+                }
+            }
+            None if is_answer => self.period.until = Some(pulse.epoch + 1),
+            _ => {}
+        }
+    }
+
+    /// Blocks were used again so often that an epoch should be raised.
+    pub fn wants_epoch(&self) -> bool {
+        self.chunks.iter().any(|chunk| chunk.reuses[0] + chunk.reuses[1] >= REUSES_WANT_EPOCH)
+    }
+}
