@@ -16,7 +16,8 @@ use sidestep_common::fabric::{
 };
 use sidestep_common::layout::{Offset, Superblock};
 use sidestep_common::wire::{
-    Hello, Preamble, PreambleKind, Pulse, Refusal, Request, Response, Welcome, read_frame, write_frame,
+    Hello, Preamble, PreambleKind, Pulse, Refusal, Request, Response, Welcome, WireError, read_frame,
+    write_frame,
 };
 use sidestep_server::config::{AdminListen, ByteSize, HugePageChoice, Transport};
 use sidestep_server::{Config, Running, Server};
@@ -144,7 +145,17 @@ impl Control {
 
     /// Whether the server has closed the connection, with nothing more to say.
     pub(crate) fn is_closed(&mut self) -> bool {
-        is_closed(&mut self.stream)
+        loop {
+            match read_frame::<Response>(&mut self.stream) {
+                Ok(Response::Notice(pulse)) => self.hear(pulse),
+                Ok(_) => return false,
+                Err(WireError::Io(error)) => {
+                    let ends = [std::io::ErrorKind::UnexpectedEof, std::io::ErrorKind::ConnectionReset];
+                    return ends.contains(&error.kind());
+                }
+                Err(_) => return false,
+            }
+        }
     }
 }
 

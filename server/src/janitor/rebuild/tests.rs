@@ -317,7 +317,7 @@ fn clients_that_go_on_lose_nothing() {
                 scope.spawn(move || {
                     let mut last: HashMap<u32, SlotWord> = HashMap::new();
                     let mut round = 0_u32;
-                    while !stop.load(Ordering::Relaxed) || round < KEYS {
+                    while !stop.load(Ordering::Relaxed) || last.len() < KEYS as usize {
                         let number = client * KEYS + round % KEYS;
                         round += 1;
                         // Two words a key in turn, so that blocks last: nobody reads them in this test.
