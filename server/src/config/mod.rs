@@ -269,7 +269,7 @@ mod tests {
         assert!(message.contains("18446744073709551615"), "{message}");
         let message = refused(|config| config.max_value = ByteSize::mebibytes(2));
         assert!(message.contains("2097152") && message.contains("1048576"), "{message}");
-        let message = refused(|config| config.initial_segments = 16384);
+        let message = refused(|config| config.initial_segments = 16_384);
         assert_eq!(message, "initial-segments is 16384, must be from 1 to 8192", "a region of 1 GiB");
         assert_eq!(
             refused(|config| config.initial_segments = 0),

@@ -93,7 +93,7 @@ impl Serving {
         let words = mapping.words();
         let slots = Slots::new(words, region.superblock.domain, targets.card(), config.device.clone());
         Self {
-            pool: Mutex::new(BlockPool::new(&region.superblock.geometry, quota_bytes, mapping.words())),
+            pool: Mutex::new(BlockPool::new(&region.superblock.geometry, quota_bytes, words)),
             sessions: Mutex::new(SessionTable::new(config.max_sessions as usize)),
             session_ended: Condvar::new(),
             epochs: Mutex::new(Epochs::new()),
