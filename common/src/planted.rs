@@ -155,6 +155,44 @@ faults! {
     DirectoryNotLearned: "a directory found old is refreshed",
         "rebuild, or a wrong copy of the directory; every call ends within a bounded number of verbs";
 
+    // What a rebuild does.
+
+    /// ⚑ A rebuild copies slots and does not seal them.
+    SealSkipped: "a rebuild seals first, so that what it copies can't change any more",
+        "rebuild that stands between copying and publishing; a put over the key, and a get";
+    /// ⚑ A rebuild does not look at what its sealing CAS found.
+    LostSealNotRepeated: "every slot is sealed, however often its word changes meanwhile",
+        "a put over the key between a rebuild's look at its slot and the CAS that seals it; another one after the copy";
+    /// ⚑ A rebuild marks the old headers SEALED when it is done with everything else.
+    HeadersSealedLast: "the old headers are SEALED before new slots are open",
+        "rebuild; a put through the new segment, then a get by a client with the old directory";
+    /// ⚑ A rebuild leaves the old headers open.
+    HeadersNotSealed: "the old headers are SEALED before new slots are open",
+        "rebuild; a put through the new segment, then a get by a client with the old directory";
+    /// ⚑ A rebuild opens the new slots before the directory names them.
+    UnsealedBeforePublished: "new slots are open only when all of the directory names their segment",
+        "any rebuild, with an oracle: until locations are cached nobody knows a slot without the directory";
+    /// A rebuild publishes half of the directory words that name the old segment.
+    RunCutShort: "a rebuild replaces every directory word of the segment",
+        "rebuild of a segment that several entries share; a put by a client of the last one";
+    /// A new segment has the generation of the old one.
+    GenerationKept: "each rebuild has the next generation", "rebuild; a put by a client with the old directory";
+    /// A rebuild takes DELETED slots along as if they were LIVE.
+    DeletedCarried: "a deleted key's slot is given up", "put, delete, rebuild, get of one key";
+    /// A rebuild that splits gives each key to the wrong half.
+    WrongHalf: "a key is in the segment that its hash's prefix names", "rebuild into two; get of a key that is there";
+    /// A rebuild does not mark the blocks of the deleted keys that it gave up.
+    DroppedNotMarked: "who unlinks a block marks it", "put, delete, rebuild; marks";
+    /// A rebuild marks the blocks of the deleted keys that it gave up twice.
+    DroppedMarkedTwice: "exactly one winner, so exactly one mark", "put, delete, rebuild; marks";
+    /// A rebuild marks a deleted key's block also if it lost the slot to a put of the key.
+    LostDroppedMarked: "exactly one winner, so exactly one mark",
+        "a put of a deleted key between a rebuild's look at its slot and the CAS that closes it; marks";
+    /// ⚑ A segment's memory is used again as soon as it was replaced.
+    RecycledEarly: "segment memory is recycled only when every session has acknowledged or been fenced",
+        "two rebuilds of a segment, the second into the first one's memory; an insert of a key stopped before its CAS, and \
+         another";
+
     // Who wins, who loses, who claims.
 
     /// An insert that lost its slot to any LIVE word claims to be overwritten.

@@ -6,7 +6,8 @@
 //! ```text
 //! run ─▶ server ─▶ control ──▶ node ─▶ sessions, pool, region
 //!  │        │        admin ────▶ │
-//!  ▼        ▼        housekeeping┘└──▶ targets (the memory node's side of each fabric)
+//!  ▼        ▼        housekeeping┤└──▶ targets (the memory node's side of each fabric)
+//!                    janitor ────┘
 //! config  transport, endpoint
 //! ```
 //!
@@ -18,6 +19,7 @@ pub mod control;
 pub mod endpoint;
 pub mod epochs;
 pub mod housekeeping;
+pub mod janitor;
 pub mod node;
 pub mod pool;
 pub mod region;

@@ -24,6 +24,7 @@ use crate::control::socket::{self, SocketError, SocketFile};
 use crate::control::{self, HANDSHAKES_MAX, Listener};
 use crate::endpoint::{EndpointError, endpoint};
 use crate::housekeeping::Housekeeping;
+use crate::janitor::Janitor;
 use crate::node::{Node, Serving, State};
 use crate::region::Region;
 use crate::targets::{self, TargetError, Targets};
@@ -89,6 +90,7 @@ pub struct Running {
     node: Arc<Node>,
     socket: Option<SocketFile>,
     housekeeping: Option<Housekeeping>,
+    janitor: Option<Janitor>,
     /// Ends when no acceptor is left.
     acceptors_done: Option<Receiver<()>>,
     runtime: Option<Runtime>,
@@ -117,6 +119,7 @@ impl Server {
             node: Arc::clone(&node),
             socket: None,
             housekeeping: None,
+            janitor: None,
             acceptors_done: None,
             runtime: Some(runtime),
         };
@@ -128,6 +131,7 @@ impl Server {
         let unix = running.make_region(plan)?;
         running.housekeeping =
             Some(Housekeeping::start(Arc::clone(&node), handle.clone()).map_err(StartError::Threads)?);
+        running.janitor = Some(Janitor::start(Arc::clone(&node)).map_err(StartError::Threads)?);
         let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
         let mut listeners =
             vec![Listener::Tcp(in_runtime(&handle, || tokio::net::TcpListener::from_std(control))?)];
@@ -160,7 +164,14 @@ impl Running {
         let mapping = Arc::new(mapping);
         let (plan, targets, listener) = self.start_targets(plan, &mapping)?;
         let geometry = Geometry::for_region(mapping.bytes())?;
-        let region = Region::format(mapping.words(), geometry, plan.domain(), config.grace_ms, threads)?;
+        let region = Region::format(
+            mapping.words(),
+            geometry,
+            plan.domain(),
+            config.grace_ms,
+            config.initial_segments,
+            threads,
+        )?;
         if let Some(tcp) = &targets.tcp {
             tcp.advertise(None, self.node.control.port());
         }
@@ -260,6 +271,7 @@ impl Running {
         self.node.end_all();
         self.node.advance_state(State::Stopped);
         self.housekeeping = None;
+        self.janitor = None;
         if let Some(acceptors_done) = self.acceptors_done.take() {
             // They end by themselves; the limit is for a runtime that is stuck.
             let _ = acceptors_done.recv_timeout(STOP_PATIENCE);

@@ -30,10 +30,10 @@ pub struct Session {
     pub fabric: FabricKind,
     /// The client's name for itself.
     pub client_name: String,
-    /// The newest epoch that it has acknowledged.
-    pub epoch: u64,
     /// When its lease runs out.
     pub lease_deadline: Instant,
+    /// When its end was noticed, once it was.
+    pub noticed: Option<Instant>,
     /// It said goodbye; known from the beginning of its end.
     pub was_clean: bool,
     /// Told when the session is ended by somebody else than its connection.
@@ -55,11 +55,6 @@ pub enum Renewal {
     Renewed,
     /// The session is over.
     Ended,
-    /// The epoch is older than one acknowledged earlier.
-    EpochBackwards {
-        /// As acknowledged earlier.
-        acknowledged: u64,
-    },
 }
 
 /// No session can be had.
@@ -112,7 +107,6 @@ impl SessionTable {
         rights: Rights,
         fabric: FabricKind,
         client_name: String,
-        epoch: u64,
         lease_deadline: Instant,
     ) -> Result<Session, OpenError> {
         if self.living_count >= self.limit {
@@ -123,9 +117,16 @@ impl SessionTable {
             return Err(OpenError::Lingering { count: others });
         }
         let id = self.free_id();
-        let ended = Arc::new(Notify::new());
-        let was_clean = false;
-        let session = Session { id, rights, fabric, client_name, epoch, lease_deadline, was_clean, ended };
+        let session = Session {
+            id,
+            rights,
+            fabric,
+            client_name,
+            lease_deadline,
+            noticed: None,
+            was_clean: false,
+            ended: Arc::new(Notify::new()),
+        };
         self.sessions.insert(id, (Phase::Living, session.clone()));
         self.living_count += 1;
         self.opened_total += 1;
@@ -143,16 +144,10 @@ impl SessionTable {
         }
     }
 
-    /// Renews a lease and notes the epoch that the session acknowledges, if it says one.
-    pub fn renew(&mut self, id: SessionId, epoch: Option<u64>, lease_deadline: Instant) -> Renewal {
+    /// Renews a lease.
+    pub fn renew(&mut self, id: SessionId, lease_deadline: Instant) -> Renewal {
         match self.sessions.get_mut(&id) {
             Some((Phase::Living, session)) => {
-                if let Some(epoch) = epoch {
-                    if epoch < session.epoch {
-                        return Renewal::EpochBackwards { acknowledged: session.epoch };
-                    }
-                    session.epoch = epoch;
-                }
                 session.lease_deadline = lease_deadline;
                 Renewal::Renewed
             }
@@ -204,6 +199,7 @@ impl SessionTable {
         }
         *phase = Phase::Ending;
         session.was_clean = was_clean;
+        session.noticed = Some(Instant::now());
         self.living_count -= 1;
         Some(session.clone())
     }
@@ -260,7 +256,7 @@ mod tests {
     use super::*;
 
     fn open(table: &mut SessionTable, deadline: Instant) -> Result<SessionId, OpenError> {
-        let session = table.open(Rights::ReadWrite, FabricKind::Tcp, "test".into(), 1, deadline)?;
+        let session = table.open(Rights::ReadWrite, FabricKind::Tcp, "test".into(), deadline)?;
         Ok(session.id)
     }
 
@@ -270,7 +266,7 @@ mod tests {
         let id = open(&mut table, Instant::now()).unwrap();
         assert!(table.begin_end(id, false).is_some());
         assert!(table.begin_end(id, true).is_none());
-        assert_eq!(table.renew(id, None, Instant::now()), Renewal::Ended);
+        assert_eq!(table.renew(id, Instant::now()), Renewal::Ended);
         table.forget(id);
         table.forget(id);
         assert_eq!((table.fenced_total(), table.living_count()), (1, 0));
@@ -284,9 +280,8 @@ mod tests {
         let later = start + Duration::from_secs(5);
         let quiet = open(&mut table, start).unwrap();
         let busy = open(&mut table, start).unwrap();
-        assert_eq!(table.renew(busy, Some(3), later), Renewal::Renewed);
+        assert_eq!(table.renew(busy, later), Renewal::Renewed);
         assert_eq!(table.expired(start), [quiet]);
-        assert_eq!(table.renew(busy, Some(2), later), Renewal::EpochBackwards { acknowledged: 3 });
         assert_eq!(table.expired(later), [quiet, busy]);
     }
 

@@ -73,6 +73,11 @@ impl Targets {
         self.commits
     }
 
+    /// The card, if one is served: the server itself is its client where words are changed by its atomics.
+    pub fn card(&self) -> Option<Arc<dyn Target>> {
+        self.verbs.clone()
+    }
+
     /// The target of that kind, if it is served.
     pub fn get(&self, fabric: FabricKind) -> Option<&dyn Target> {
         match fabric {

@@ -147,6 +147,12 @@ impl SlotWord {
         Self(self.0 | MOVED << STATE_SHIFT)
     }
 
+    /// The LIVE form of a MOVED word: same key, block and version.
+    #[inline]
+    pub const fn to_live(self) -> Self {
+        Self(self.0 & !(MOVED << STATE_SHIFT) | LIVE << STATE_SHIFT)
+    }
+
     /// What the word says.
     #[inline]
     pub const fn state(self) -> SlotState {
@@ -240,6 +246,7 @@ mod tests {
         assert_eq!(deleted.state(), SlotState::Deleted(block()));
         assert!(!deleted.is_blind());
         assert_eq!(live.to_moved().state(), SlotState::Moved(block()));
+        assert_eq!(live.to_moved().to_live(), live);
         assert_eq!(SlotWord::EMPTY.state(), SlotState::Empty);
         assert_eq!(SlotWord::CLOSED.state(), SlotState::Closed);
     }

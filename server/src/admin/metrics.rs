@@ -4,7 +4,7 @@
 
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use sidestep_common::layout::FORMAT_VERSION;
 use sidestep_common::wire::PROTOCOL_VERSION;
@@ -91,20 +91,37 @@ fn region(text: &mut Text, serving: &Serving) {
         ("sidestep_block_pool_bytes", "Bytes of the block pool.", accounts.pool_bytes),
         (
             "sidestep_block_granted_bytes",
-            "Bytes granted to sessions, now or earlier.",
-            accounts.granted_bytes,
+            "Bytes cut up for size classes, with or without an owner.",
+            accounts.granted_bytes(),
         ),
-        ("sidestep_block_free_bytes", "Bytes never granted, without the reserve.", accounts.free_bytes),
+        ("sidestep_block_free_bytes", "Bytes of no size class, without the reserve.", accounts.free_bytes),
         ("sidestep_block_reserve_bytes", "Bytes kept for deletes.", accounts.reserve_bytes),
-        ("sidestep_block_tail_bytes", "Bytes of unused blocks that sessions gave back.", accounts.tail_bytes),
         (
-            "sidestep_chunks_left_behind",
-            "Chunks of sessions that ended without giving unused blocks back.",
-            accounts.left_behind_chunks,
+            "sidestep_memory_wanted",
+            "Whether sessions are asked to give back what they don't need.",
+            u64::from(serving.wants_memory()),
         ),
     ] {
         text.gauge(name, help, value);
     }
+    let states = [
+        ("session", accounts.session),
+        ("returned", accounts.returned),
+        ("orphan", accounts.orphan),
+        ("ownerless", accounts.ownerless),
+    ];
+    let help =
+        "Bytes cut up for size classes: of sessions, given back a moment ago, of ended sessions, of nobody.";
+    text.head("sidestep_block_state_bytes", "gauge", help);
+    for (state, share) in states {
+        text.sample("sidestep_block_state_bytes", &format!("{{state=\"{state}\"}}"), share.bytes);
+    }
+    text.head("sidestep_chunks", "gauge", "Chunks and extents by who has them.");
+    for (state, share) in states {
+        text.sample("sidestep_chunks", &format!("{{state=\"{state}\"}}"), share.chunks);
+    }
+    index(text, serving);
+    sweeps(text, serving, accounts.swept_total);
     sessions(text, serving);
     if let Some(tcp) = &serving.targets.tcp {
         let counters = tcp.counters();
@@ -122,6 +139,55 @@ fn region(text: &mut Text, serving: &Serving) {
             text.counter(name, help, value);
         }
     }
+}
+
+fn index(text: &mut Text, serving: &Serving) {
+    let growth = serving.growth.figures();
+    let max = serving.region.superblock.geometry.directory_entries();
+    for (name, help, value) in [
+        ("sidestep_segments_serving", "Segments that the directory names.", growth.segments_serving),
+        ("sidestep_segments_serving_max", "The most segments that the directory can name.", max),
+        (
+            "sidestep_segments_retired",
+            "Segments that were replaced and wait until nobody can use them any more.",
+            growth.segments_retired,
+        ),
+    ] {
+        text.gauge(name, help, value);
+    }
+    text.counter("sidestep_rebuilds_total", "Rebuilds of segments.", growth.rebuilds_total);
+    text.counter("sidestep_splits_total", "Rebuilds that made two segments of one.", growth.splits_total);
+    let (newest, quiesced) = {
+        let epochs = serving.epochs();
+        (epochs.newest(), epochs.quiesced())
+    };
+    text.gauge("sidestep_epoch", "The newest epoch.", newest);
+    text.gauge("sidestep_epoch_quiesced", "The newest epoch that every session has acknowledged.", quiesced);
+}
+
+fn sweeps(text: &mut Text, serving: &Serving, chunks_total: u64) {
+    let figures = serving.sweeps().figures();
+    for (name, help, value) in [
+        ("sidestep_sweeps_total", "Scans of the whole index.", figures.sweeps_total),
+        ("sidestep_sessions_swept_total", "Ended sessions that were swept.", figures.sessions_total),
+        ("sidestep_chunks_swept_total", "Chunks of ended sessions that were swept.", chunks_total),
+        (
+            "sidestep_blocks_found_total",
+            "Lost blocks that sweeps found in chunks without an owner.",
+            figures.blocks_found_total,
+        ),
+    ] {
+        text.counter(name, help, value);
+    }
+    let seconds = |duration: Duration| format!("{:.6}", duration.as_secs_f64());
+    let help = "Time spent scanning the index, in seconds.";
+    text.counter("sidestep_sweep_scan_seconds_total", help, seconds(figures.scan_total));
+    let help = "Sum of the times from the notice of a session's end until it was swept, in seconds.";
+    text.counter("sidestep_sweep_delay_seconds_total", help, seconds(figures.delay_total));
+    let help = "The last time from the notice of a session's end until it was swept, in seconds.";
+    text.gauge("sidestep_sweep_delay_last_seconds", help, seconds(figures.last_delay));
+    let help = "The longest time from the notice of a session's end until it was swept, in seconds.";
+    text.gauge("sidestep_sweep_delay_max_seconds", help, seconds(figures.max_delay));
 }
 
 fn sessions(text: &mut Text, serving: &Serving) {

@@ -35,6 +35,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Bytes of the region.
     pub memory: ByteSize,
+    /// Segments of the young index.
+    pub initial_segments: u64,
     /// Fabrics to serve.
     pub transport: Transport,
     /// Which RDMA device, port and GID.
@@ -78,6 +80,8 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from(([0, 0, 0, 0], CONTROL_PORT)),
             memory: ByteSize::mebibytes(1024),
+            // A quarter of a mebibyte, in every region that can be.
+            initial_segments: 16,
             transport: Transport::Auto,
             device: DeviceChoice::default(),
             commits: CommitsChoice::Auto,
@@ -156,12 +160,13 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the first value that is wrong, and its limit.
     pub fn check(&self) -> Result<(), ConfigError> {
-        Geometry::for_region(self.region_bytes())?;
+        let entries = Geometry::for_region(self.region_bytes())?.directory_entries();
         // An hour is more than anybody waits; the least lease still has room for three heartbeats.
         const HOUR_MS: u64 = 3_600_000;
         let chunk_bytes = sidestep_common::layout::CHUNK_BYTES;
         for (setting, value, min, max) in [
             ("threads", u64::from(self.threads), 1, 256),
+            ("initial-segments", self.initial_segments, 1, entries),
             ("lease-ms", self.lease_ms, 100, HOUR_MS),
             ("grace-ms", self.grace_ms, 100, HOUR_MS),
             ("handshake-ms", self.handshake_ms, 10, HOUR_MS),
@@ -174,6 +179,11 @@ impl Config {
             if value < min || value > max {
                 return Err(ConfigError::Range { setting, value, min, max });
             }
+        }
+        if !self.initial_segments.is_power_of_two() {
+            let reason = "want a power of two: each segment serves an equal share of the keys";
+            let value = self.initial_segments.to_string();
+            return Err(ConfigError::Value { setting: "initial-segments", value, reason });
         }
         self.check_advertise()?;
         self.check_names()
@@ -259,6 +269,14 @@ mod tests {
         assert!(message.contains("18446744073709551615"), "{message}");
         let message = refused(|config| config.max_value = ByteSize::mebibytes(2));
         assert!(message.contains("2097152") && message.contains("1048576"), "{message}");
+        let message = refused(|config| config.initial_segments = 16_384);
+        assert_eq!(message, "initial-segments is 16384, must be from 1 to 8192", "a region of 1 GiB");
+        assert_eq!(
+            refused(|config| config.initial_segments = 0),
+            "initial-segments is 0, must be from 1 to 8192"
+        );
+        let message = refused(|config| config.initial_segments = 48);
+        assert!(message.starts_with("initial-segments is `48`: want a power of two"), "{message}");
         let message = refused(|config| config.token = Some(Secret::new("")));
         assert!(message.contains("token"), "{message}");
         let message = refused(|config| {

@@ -66,6 +66,12 @@ pub fn resolve(arguments: Arguments, matches: &ArgMatches) -> Result<Resolved, C
     let config = Config {
         listen: layers.value("listen", given.listen, file.listen, default.listen),
         memory: layers.value("memory", given.memory, file.memory, default.memory),
+        initial_segments: layers.value(
+            "initial-segments",
+            given.initial_segments,
+            file.initial_segments,
+            default.initial_segments,
+        ),
         transport: layers.value("transport", given.transport, file.transport, default.transport),
         device: DeviceChoice {
             device: layers.optional("device", given.device, file.device),

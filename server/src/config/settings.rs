@@ -44,6 +44,10 @@ pub struct Settings {
     /// Bytes of the region, such as 512M, 1G or 1GiB [default: 1G]
     #[arg(short, long, env = "SIDESTEP_MEMORY", value_name = "SIZE")]
     pub memory: Option<ByteSize>,
+    /// Segments that the index begins with, a power of two; it grows by itself. Each has room for about 900 keys
+    /// [default: 16]
+    #[arg(long, env = "SIDESTEP_INITIAL_SEGMENTS", value_name = "COUNT")]
+    pub initial_segments: Option<u64>,
     /// Fabrics to serve [default: auto]
     #[arg(long, env = "SIDESTEP_TRANSPORT", value_enum)]
     pub transport: Option<Transport>,

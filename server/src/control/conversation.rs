@@ -10,12 +10,12 @@ use std::time::Duration;
 use sidestep_common::fabric::{Rights, SessionId};
 use sidestep_common::wire::{Refusal, RefusalCode, Request, Response, WireError};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 
 use super::frames::Frames;
 use super::{HandshakeError, LAST_WORDS, close, stopped};
-use crate::node::{End, Node, Peer, refusal};
+use crate::node::{End, Node, Peer, Serving, refusal};
 
 /// Holds the conversation of a greeted connection.
 pub(super) async fn hold<S: AsyncRead + AsyncWrite + Unpin + Send>(
@@ -78,6 +78,8 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
         None => return Err(HandshakeError::NoHello),
     };
     let rights = hello.rights;
+    // From before the session joins, so that no news from after it is missed.
+    let news = node.serving().map_or_else(|| watch::channel(0).1, Serving::watch_news);
     // If this future is dropped by the deadline the task goes on, and its session would live until the lease ends:
     // an odd client's loss, bounded by the lease.
     let task_node = Arc::clone(node);
@@ -86,7 +88,7 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
         Ok(Ok((session, welcome))) => {
             let ended = node.serving().and_then(|serving| serving.sessions().ended(session));
             let ended = ended.unwrap_or_else(already_ended);
-            let talk = Talk { node: Arc::clone(node), session, rights, peer, ended };
+            let talk = Talk { node: Arc::clone(node), session, rights, peer, ended, news };
             if let Err(error) = frames.send(&Response::Welcome(Box::new(welcome))).await {
                 talk.end(End::Disconnected).await;
                 return Err(error.into());
@@ -110,6 +112,13 @@ fn already_ended() -> Arc<Notify> {
     ended
 }
 
+/// Waits for news. If there can be none any more, forever.
+async fn changed(news: &mut watch::Receiver<u64>) {
+    if news.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
 /// A request's name for the log; never its contents, which may be secret.
 const fn name(request: &Request) -> &'static str {
     match request {
@@ -121,6 +130,8 @@ const fn name(request: &Request) -> &'static str {
         Request::Statistics => "statistics",
         Request::Goodbye => "goodbye",
         Request::Grants { .. } => "grants",
+        Request::ReportBucket(_) => "report bucket",
+        Request::Audit { .. } => "audit",
     }
 }
 
@@ -131,6 +142,8 @@ struct Talk {
     rights: Rights,
     peer: Peer,
     ended: Arc<Notify>,
+    /// Changes when there is something to tell unasked.
+    news: watch::Receiver<u64>,
 }
 
 impl Talk {
@@ -146,6 +159,12 @@ impl Talk {
                 request = frames.next::<Request>() => request?,
                 () = self.ended.notified() => return self.tell_fenced(frames, lease).await,
                 () = stopped(&mut state) => return Ok(End::Shutdown),
+                () = changed(&mut self.news) => {
+                    if !self.tell_news(frames, lease).await? {
+                        return Ok(End::Disconnected);
+                    }
+                    continue;
+                }
             };
             let Some(request) = request else { return Ok(End::Disconnected) };
             self.node.counters.control_messages.fetch_add(1, Ordering::Relaxed);
@@ -169,6 +188,20 @@ impl Talk {
         }
     }
 
+    /// Tells how things stand, unasked; returns whether the client took it within `patience`.
+    async fn tell_news<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        frames: &mut Frames<S>,
+        patience: Duration,
+    ) -> Result<bool, WireError> {
+        // If there is none the session is over, and will be told so.
+        let Ok(pulse) = self.node.pulse(self.session) else { return Ok(true) };
+        match timeout(patience, frames.send(&Response::Notice(pulse))).await {
+            Ok(sent) => sent.map(|()| true),
+            Err(_) => Ok(false),
+        }
+    }
+
     /// The session was ended by somebody else. Its next request, if there is one soon, is told so.
     async fn tell_fenced<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
@@ -186,17 +219,22 @@ impl Talk {
     async fn answer(&self, request: Request) -> Result<Response, Refusal> {
         let (node, session) = (&self.node, self.session);
         // Whatever a client says shows that it lives.
-        let (epoch, draining) = match request {
-            Request::Heartbeat { epoch } => node.heartbeat(session, Some(epoch))?,
-            _ => node.heartbeat(session, None)?,
-        };
+        node.renew(session)?;
         match request {
-            Request::Heartbeat { .. } => Ok(Response::Heartbeat { epoch, draining }),
+            Request::Heartbeat { epoch, wants_epoch } => {
+                node.heartbeat(session, epoch, wants_epoch).map(Response::Heartbeat)
+            }
             Request::Chunks { class, count, purpose } => {
                 node.grant_chunks(session, self.rights, class, count, purpose).map(Response::Chunks)
             }
-            Request::ReturnChunks(tails) => {
-                node.return_chunks(session, &tails).map(|()| Response::ChunksReturned)
+            Request::ReturnChunks(chunks) => {
+                node.return_chunks(session, chunks).map(|()| Response::ChunksReturned)
+            }
+            Request::ReportBucket(report) => {
+                node.report_bucket(self.rights, report).map(|()| Response::BucketReported)
+            }
+            Request::Audit { number, chunks } => {
+                node.audited(session, number, &chunks).map(Response::Audited)
             }
             Request::Rejoin => {
                 let (task_node, rights, peer) = (Arc::clone(node), self.rights, self.peer);

@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn frames_survive_any_cut() {
         let messages = [
-            Request::Heartbeat { epoch: 5 },
+            Request::Heartbeat { epoch: 5, wants_epoch: false },
             Request::Statistics,
             Request::ReturnChunks(Vec::new()),
             Request::Goodbye,
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_cut_frame_is_an_error() {
         let mut bytes = Vec::new();
-        write_frame(&mut bytes, &Request::Heartbeat { epoch: 1 << 40 }).unwrap();
+        write_frame(&mut bytes, &Request::Heartbeat { epoch: 1 << 40, wants_epoch: true }).unwrap();
         for length in 1..bytes.len() {
             runtime().block_on(async {
                 let (mut client, server) = tokio::io::duplex(64);

@@ -9,7 +9,7 @@ use sidestep_common::fabric::{FabricKind, Join, Rights, SessionId};
 use sidestep_common::layout::KEY_BYTES_MAX;
 use sidestep_common::wire::{Hello, Refusal, RefusalCode, Welcome};
 
-use super::{EPOCH, End, Node, Serving, State, fenced, refusal};
+use super::{End, Node, Serving, State, fenced, refusal};
 use crate::config::Secret;
 use crate::sessions::lease_deadline;
 
@@ -49,10 +49,15 @@ impl Node {
         let short = |text: &str| -> String { text.chars().take(NAME_CHARS_MAX).collect() };
         let (name, version) = (short(&hello.client_name), short(&hello.client_version));
         let deadline = lease_deadline(self.config.lease_ms);
-        let session = serving
-            .sessions()
-            .open(hello.rights, fabric, name.clone(), EPOCH, deadline)
-            .map_err(|error| refusal(RefusalCode::SessionLimit, error.to_string()))?;
+        let (session, epoch) = {
+            let mut sessions = serving.sessions();
+            let session = sessions
+                .open(hello.rights, fabric, name.clone(), deadline)
+                .map_err(|error| refusal(RefusalCode::SessionLimit, error.to_string()))?;
+            // Under one lock: whoever ends the session takes it out of the epochs after it was put in.
+            let epoch = serving.epochs().join(session.id);
+            (session, epoch)
+        };
         let join = match self.join(serving, session.id, fabric, hello.rights, peer) {
             Ok(join) => join,
             Err(refusal) => {
@@ -66,7 +71,7 @@ impl Node {
             server_version: env!("CARGO_PKG_VERSION").into(),
             session: session.id,
             lease_ms: self.config.lease_ms,
-            epoch: EPOCH,
+            epoch,
             superblock: serving.region.superblock.encode().to_vec(),
             key_bytes_max: KEY_BYTES_MAX as u32,
             value_bytes_max: self.config.max_value.0 as u32,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use sidestep_common::fabric::SessionId;
 
 use super::{Node, Serving};
+use crate::janitor::Death;
 use crate::sessions::Session;
 
 /// Why a session ends.
@@ -22,6 +23,20 @@ pub enum End {
     LeaseExpired,
     /// The server stops.
     Shutdown,
+}
+
+/// A session whose end panics is not left ending for good: it lingers, and is tried again.
+struct RetriedAfterPanic<'a> {
+    serving: &'a Serving,
+    session: SessionId,
+}
+
+impl Drop for RetriedAfterPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.serving.sessions().linger(self.session);
+        }
+    }
 }
 
 impl Node {
@@ -50,16 +65,26 @@ impl Node {
     }
 
     fn finish_end(&self, serving: &Serving, session: &Session, end: End) {
+        let retried = RetriedAfterPanic { serving, session: session.id };
         let fenced = serving.targets.get(session.fabric).is_none_or(|target| target.fence(session.id));
         if !fenced {
             tracing::debug!(session = session.id.0, fabric = %session.fabric, "can't be fenced yet");
             serving.sessions().linger(session.id);
         } else {
             // The books first: while the number is in the table nobody else can get it.
-            serving.pool().end_session(session.id, session.was_clean);
+            serving.epochs().leave(session.id);
+            let chunks = serving.pool().end_session(session.id);
+            // Marks that it owed are missing only if it ended without a word.
+            if chunks > 0 || (!session.was_clean && session.rights.can_write()) {
+                let noticed = session.noticed.unwrap_or_else(Instant::now);
+                serving.sweeps().note_death(Death { session: session.id, noticed, chunks });
+            }
             serving.sessions().forget(session.id);
-            tracing::info!(session = session.id.0, client = ?session.client_name, ?end, "session ended");
+            tracing::info!(session = session.id.0, client = ?session.client_name, ?end, chunks, "session ended");
+            // It may have been the one that others waited for.
+            serving.bell.ring();
         }
+        drop(retried);
         serving.session_ended.notify_all();
     }
 

@@ -1,10 +1,11 @@
 //! The memory node: what the control channel, the admin endpoint and the housekeeping share.
 //!
 //! Always true: no lock is held while a fabric is asked to do something; where both books are needed, the table
-//! of sessions is locked before the pool.
+//! of sessions is locked before the pool, the pool before the epochs, and these before the book of sweeps.
 
 mod admission;
 mod ending;
+mod shortage;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +15,15 @@ use std::time::{Instant, SystemTime};
 use sidestep_common::fabric::{Rights, SessionId};
 use sidestep_common::memory::Mapping;
 use sidestep_common::wire::{
-    ChunkGrant, ChunkPurpose, ChunkTail, GrantPage, Refusal, RefusalCode, ServerStatistics,
+    AuditedChunk, BucketReport, ChunkGrant, ChunkPurpose, GrantPage, Pulse, Refusal, RefusalCode,
+    ReturnedChunk, ServerStatistics,
 };
 use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::epochs::Epochs;
+use crate::janitor::slots::Slots;
+use crate::janitor::{Bell, Books, Growth, SweepBook};
 use crate::pool::{BlockPool, GrantError};
 use crate::region::Region;
 use crate::sessions::{Renewal, SessionTable, lease_deadline};
@@ -28,10 +33,7 @@ use crate::usage::Usage;
 
 pub use admission::Peer;
 pub use ending::End;
-
-/// The epoch. It is raised when the last directory word of a rebuild is published, so until there are rebuilds it
-/// stays.
-const EPOCH: u64 = 1;
+pub use shortage::Shortage;
 
 /// How far the node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,16 +74,34 @@ pub struct Serving {
     sessions: Mutex<SessionTable>,
     /// Told whenever a session has ended.
     session_ended: Condvar,
+    epochs: Mutex<Epochs>,
+    sweeps: Mutex<SweepBook>,
+    /// Whether memory is short.
+    pub shortage: Shortage,
+    /// Wakes the janitor.
+    pub bell: Bell,
+    /// What is known of the index's growth.
+    pub growth: Growth,
+    /// Counts what every session is to hear of at once.
+    news: watch::Sender<u64>,
 }
 
 impl Serving {
     /// Fresh books for a region.
     pub fn new(region: Region, plan: Plan, targets: Targets, mapping: Arc<Mapping>, config: &Config) -> Self {
         let quota_bytes = config.chunk_quota.map(|quota| quota.0);
+        let words = mapping.words();
+        let slots = Slots::new(words, region.superblock.domain, targets.card(), config.device.clone());
         Self {
-            pool: Mutex::new(BlockPool::new(&region.superblock.geometry, quota_bytes)),
+            pool: Mutex::new(BlockPool::new(&region.superblock.geometry, quota_bytes, words)),
             sessions: Mutex::new(SessionTable::new(config.max_sessions as usize)),
             session_ended: Condvar::new(),
+            epochs: Mutex::new(Epochs::new()),
+            sweeps: Mutex::default(),
+            shortage: Shortage::default(),
+            bell: Bell::default(),
+            growth: Growth::new(&region.superblock, words, slots),
+            news: watch::Sender::new(0),
             mapping,
             region,
             plan,
@@ -98,10 +118,46 @@ impl Serving {
     pub fn sessions(&self) -> MutexGuard<'_, SessionTable> {
         locked(&self.sessions)
     }
+
+    /// Who has acknowledged which epoch.
+    pub fn epochs(&self) -> MutexGuard<'_, Epochs> {
+        locked(&self.epochs)
+    }
+
+    /// What is known of sweeps.
+    pub fn sweeps(&self) -> MutexGuard<'_, SweepBook> {
+        locked(&self.sweeps)
+    }
+
+    /// What a sweep works with.
+    pub fn books(&self) -> Books<'_> {
+        Books {
+            epochs: &self.epochs,
+            pool: &self.pool,
+            sweeps: &self.sweeps,
+            words: self.mapping.words(),
+            geometry: self.region.superblock.geometry,
+        }
+    }
+
+    /// Whether idle sessions should give back memory that they don't need.
+    pub fn wants_memory(&self) -> bool {
+        self.shortage.is_recent() || self.pool().is_short()
+    }
+
+    /// Sends a notice to every session.
+    pub fn tell_sessions(&self) {
+        self.news.send_modify(|count| *count += 1);
+    }
+
+    /// Changes whenever there is news for every session.
+    pub fn watch_news(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
+    }
 }
 
 /// Each holder leaves the books whole, so a panic in one doesn't matter to the next.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -183,26 +239,63 @@ impl Node {
         self.serving().ok_or_else(|| refusal(RefusalCode::Draining, "the server is still starting".into()))
     }
 
-    /// Renews a session's lease; returns the newest epoch and whether the server is shutting down.
+    /// A session shows that it lives: its lease runs again from now.
     ///
     /// # Errors
     /// The refusal to send.
-    pub fn heartbeat(&self, session: SessionId, epoch: Option<u64>) -> Result<(u64, bool), Refusal> {
+    pub fn renew(&self, session: SessionId) -> Result<(), Refusal> {
         let serving = self.serving_or_refuse()?;
-        if let Some(epoch) = epoch
-            && epoch > EPOCH
-        {
-            let message = format!("epoch {epoch} is acknowledged, the newest is {EPOCH}");
-            return Err(refusal(RefusalCode::Invalid, message));
-        }
-        match serving.sessions().renew(session, epoch, lease_deadline(self.config.lease_ms)) {
-            Renewal::Renewed => Ok((EPOCH, self.state() != State::Ready)),
+        match serving.sessions().renew(session, lease_deadline(self.config.lease_ms)) {
+            Renewal::Renewed => Ok(()),
             Renewal::Ended => Err(fenced(session)),
-            Renewal::EpochBackwards { acknowledged } => {
-                let message = format!("epoch {epoch:?} is older than {acknowledged}, acknowledged earlier");
-                Err(refusal(RefusalCode::Invalid, message))
-            }
         }
+    }
+
+    /// A session acknowledges `epoch`, and is told how things stand.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    pub fn heartbeat(&self, session: SessionId, epoch: u64, wants_epoch: bool) -> Result<Pulse, Refusal> {
+        let serving = self.serving_or_refuse()?;
+        let is_news = {
+            let mut epochs = serving.epochs();
+            let before = epochs.quiesced();
+            epochs
+                .acknowledge(session, epoch)
+                .map_err(|error| refusal(RefusalCode::Invalid, error.to_string()))?;
+            if wants_epoch {
+                epochs.want();
+            }
+            wants_epoch || epochs.quiesced() != before
+        };
+        if is_news {
+            serving.bell.ring();
+        }
+        self.pulse(session)
+    }
+
+    /// How things stand for a session.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    pub fn pulse(&self, session: SessionId) -> Result<Pulse, Refusal> {
+        let serving = self.serving_or_refuse()?;
+        let wants_memory = serving.wants_memory();
+        let epochs = serving.epochs();
+        // Under the lock of the epochs: whoever hears of an epoch hears of the audits announced before it was raised.
+        let (audit_begun, audit_done) = {
+            let sweeps = serving.sweeps();
+            (sweeps.begun(), sweeps.done())
+        };
+        Ok(Pulse {
+            epoch: epochs.newest(),
+            quiesced: epochs.quiesced(),
+            draining: self.state() != State::Ready,
+            wants_memory,
+            audit_begun,
+            audit_done,
+            changes: epochs.changes_for(session),
+        })
     }
 
     /// Grants block memory.
@@ -228,6 +321,13 @@ impl Node {
             return Err(fenced(session));
         }
         let granted = serving.pool().grant(session, class, count, purpose);
+        drop(sessions);
+        if let Err(GrantError::OutOfMemory { .. }) = granted {
+            if serving.shortage.note_refusal() {
+                serving.tell_sessions();
+            }
+            serving.bell.ring();
+        }
         granted.map_err(|error| {
             let code = match error {
                 GrantError::OutOfMemory { .. } => RefusalCode::OutOfMemory,
@@ -238,14 +338,77 @@ impl Node {
         })
     }
 
-    /// Takes unused tails of chunks back.
+    /// Takes chunks back from a session.
     ///
     /// # Errors
     /// The refusal to send; then nothing was taken.
-    pub fn return_chunks(&self, session: SessionId, tails: &[ChunkTail]) -> Result<(), Refusal> {
+    pub fn return_chunks(&self, session: SessionId, chunks: Vec<ReturnedChunk>) -> Result<(), Refusal> {
         let serving = self.serving_or_refuse()?;
-        let returned = serving.pool().return_tails(session, tails);
-        returned.map_err(|error| refusal(RefusalCode::Invalid, error.to_string()))
+        let returned = serving.pool().return_chunks(session, chunks, || serving.epochs().target());
+        returned.map_err(|error| refusal(RefusalCode::Invalid, error.to_string()))?;
+        serving.bell.ring();
+        Ok(())
+    }
+
+    /// Which blocks of a session's chunks the index reached in the audit of that number. Of an audit that another one has
+    /// followed nothing is known any more.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    pub fn audited(
+        &self,
+        session: SessionId,
+        number: u64,
+        chunks: &[u64],
+    ) -> Result<Vec<AuditedChunk>, Refusal> {
+        let serving = self.serving_or_refuse()?;
+        let invalid = |message| Err(refusal(RefusalCode::Invalid, message));
+        if chunks.len() > AuditedChunk::COUNT_MAX {
+            let (count, limit) = (chunks.len(), AuditedChunk::COUNT_MAX);
+            return invalid(format!("{count} chunks are asked about at once, want at most {limit}"));
+        }
+        let mut serials = Vec::with_capacity(chunks.len());
+        {
+            let pool = serving.pool();
+            for &offset in chunks {
+                let Some(serial) = pool.serial_of(session, offset) else {
+                    return invalid(format!("no chunk at {offset:#x} is granted to the session"));
+                };
+                serials.push((offset, serial));
+            }
+        }
+        let sweeps = serving.sweeps();
+        match sweeps.done() {
+            done if number > done => {
+                invalid(format!("audit {number} is asked about, the newest done is {done}"))
+            }
+            done if number < done => Ok(Vec::new()),
+            _ => Ok(serials
+                .into_iter()
+                .filter_map(|(offset, serial)| {
+                    let reached = sweeps.audited(offset, serial)?.to_vec();
+                    Some(AuditedChunk { offset, reached })
+                })
+                .collect()),
+        }
+    }
+
+    /// Takes a writer's report of a full bucket.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    pub fn report_bucket(&self, rights: Rights, report: BucketReport) -> Result<(), Refusal> {
+        let serving = self.serving_or_refuse()?;
+        if !rights.can_write() {
+            let message = "a read-only session inserts nothing, so no bucket is full for it".into();
+            return Err(refusal(RefusalCode::Invalid, message));
+        }
+        let entries = serving.region.superblock.geometry.directory_entries();
+        if u64::from(report.entry) >= entries {
+            let message = format!("entry {} is reported, the directory has {entries}", report.entry);
+            return Err(refusal(RefusalCode::Invalid, message));
+        }
+        serving.report_bucket(report)
     }
 
     /// The grants from `from` on, at most `count`. Whoever has a session may ask: it reads the region anyway.
@@ -277,8 +440,23 @@ impl Node {
             statistics.region_bytes = geometry.region_bytes;
             statistics.segment_count = geometry.segment_count;
             statistics.block_pool_bytes = accounts.pool_bytes;
-            statistics.granted_bytes = accounts.granted_bytes;
+            statistics.granted_bytes = accounts.granted_bytes();
+            statistics.orphan_chunks = accounts.orphan.chunks;
+            statistics.ownerless_chunks = accounts.ownerless.chunks;
+            statistics.swept_chunks_total = accounts.swept_total;
+            statistics.sweeps_total = serving.sweeps().figures().sweeps_total;
             statistics.reserve_bytes = accounts.reserve_bytes;
+            statistics.free_bytes = accounts.free_bytes;
+            let growth = serving.growth.figures();
+            statistics.segments_serving = growth.segments_serving;
+            statistics.segments_retired = growth.segments_retired;
+            statistics.segments_serving_max = geometry.directory_entries();
+            statistics.rebuilds_total = growth.rebuilds_total;
+            statistics.splits_total = growth.splits_total;
+            (statistics.epoch, statistics.quiesced_epoch) = {
+                let epochs = serving.epochs();
+                (epochs.newest(), epochs.quiesced())
+            };
             let sessions = serving.sessions();
             statistics.session_count = sessions.living_count() as u64;
             statistics.sessions_total = sessions.opened_total();

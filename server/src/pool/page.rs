@@ -18,11 +18,10 @@ impl BlockPool {
         let record = |(&offset, grant): (&u64, &super::Grant)| GrantRecord {
             offset,
             class: grant.class.index(),
-            first_index: grant.first_index,
             holder: match grant.owner {
                 Owner::Session(_) => GrantHolder::Session,
-                Owner::Returned(_) | Owner::Tail => GrantHolder::Nobody,
-                Owner::LeftBehind => GrantHolder::LeftBehind,
+                Owner::Ownerless => GrantHolder::Nobody,
+                Owner::Returned { .. } | Owner::Orphan => GrantHolder::Orphan,
             },
         };
         GrantPage {
@@ -38,17 +37,18 @@ impl BlockPool {
 #[cfg(test)]
 mod tests {
     use sidestep_common::fabric::SessionId;
-    use sidestep_common::layout::{Geometry, SizeClass, chunk_shape};
-    use sidestep_common::wire::{ChunkPurpose, ChunkTail, FRAME_BYTES_MAX, Response, encode};
+    use sidestep_common::layout::{SizeClass, chunk_shape};
+    use sidestep_common::wire::{ChunkPurpose, FRAME_BYTES_MAX, Response, ReturnedChunk, decode, encode};
 
+    use super::super::tests::Bed;
     use super::*;
 
     /// Every grant comes once, whatever the size of the pages; with what is free it makes up the pool. Each change of
     /// the books shows in the revision.
     #[test]
     fn pages_bring_every_grant_once() {
-        let geometry = Geometry::for_region(64 << 20).unwrap();
-        let mut pool = BlockPool::new(&geometry, None);
+        let bed = Bed::new(64 << 20);
+        let (geometry, mut pool) = (bed.geometry, bed.pool(None));
         let class = |bytes| SizeClass::holding(bytes).unwrap().index();
         let session = SessionId(1);
         assert_eq!((pool.page(0, 9).grants.len(), pool.page(0, 9).more), (0, false));
@@ -76,25 +76,26 @@ mod tests {
             let sum = found.iter().map(bytes).sum::<u64>() + page.free_bytes + page.reserve_bytes;
             assert_eq!(sum, geometry.block_pool_bytes);
         }
-        let tail = ChunkTail { offset: granted[0].offset, first_index: 5 };
-        pool.return_tails(session, &[tail]).unwrap();
-        let first = pool.page(0, 1).grants[0];
-        assert_eq!((first.first_index, first.holder), (5, GrantHolder::Nobody));
-        assert_eq!(pool.page(first.offset + 1, 1).grants[0].holder, GrantHolder::Session);
-        let before = pool.page(0, 1).revision;
-        pool.end_session(session, false);
-        assert_eq!(pool.page(0, 1).grants[0].holder, GrantHolder::LeftBehind);
-        assert!(pool.page(0, 1).revision > before);
+        let returned = ReturnedChunk { offset: granted[0].offset, versions: vec![1], empty: false };
+        let mut holder = |change: &dyn Fn(&mut BlockPool)| {
+            let before = pool.page(0, 1).revision;
+            change(&mut pool);
+            assert!(pool.page(0, 1).revision > before);
+            pool.page(0, 1).grants[0].holder
+        };
+        let give_back =
+            |pool: &mut BlockPool| pool.return_chunks(session, vec![returned.clone()], || 7).unwrap();
+        assert_eq!(holder(&give_back), GrantHolder::Orphan);
+        assert_eq!(holder(&|pool| assert_eq!(pool.recycle(7), 1)), GrantHolder::Nobody);
+        let second = granted[1].offset;
+        assert_eq!(pool.page(second, 1).grants[0].holder, GrantHolder::Session);
+        pool.end_session(session);
+        assert_eq!(pool.page(second, 1).grants[0].holder, GrantHolder::Orphan);
     }
 
     #[test]
     fn the_longest_page_is_a_message() {
-        let largest = GrantRecord {
-            offset: u64::MAX,
-            class: u8::MAX,
-            first_index: u32::MAX,
-            holder: GrantHolder::LeftBehind,
-        };
+        let largest = GrantRecord { offset: u64::MAX, class: u8::MAX, holder: GrantHolder::Orphan };
         let page = GrantPage {
             grants: vec![largest; usize::from(GRANTS_PER_PAGE_MAX)],
             more: true,
@@ -102,6 +103,8 @@ mod tests {
             free_bytes: u64::MAX,
             reserve_bytes: u64::MAX,
         };
-        assert!(encode(&Response::Grants(page)).unwrap().len() <= FRAME_BYTES_MAX / 2 + 64);
+        let bytes = encode(&Response::Grants(page)).unwrap();
+        assert!(bytes.len() <= FRAME_BYTES_MAX / 2 + 64);
+        decode::<Response>(&bytes).unwrap();
     }
 }

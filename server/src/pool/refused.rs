@@ -1,6 +1,7 @@
 //! What the pool refuses. Each names the value and the limit, and nothing was changed.
 
 use sidestep_common::layout::SizeClass;
+use sidestep_common::wire::ReturnedChunk;
 
 use super::CHUNKS_PER_GRANT_MAX;
 
@@ -56,33 +57,50 @@ pub enum GrantError {
     },
 }
 
-/// A tail that can't be taken back. Nothing was changed.
+/// A chunk that can't be taken back. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReturnError {
+    /// More than a message holds.
+    #[error("{count} chunks are returned at once, want at most {max}", max = ReturnedChunk::COUNT_MAX)]
+    TooMany {
+        /// As named.
+        count: usize,
+    },
     /// The chunk isn't the session's.
     #[error("no chunk at {offset:#x} is granted to the session")]
     NotGranted {
         /// As named.
         offset: u64,
     },
-    /// The index is outside what was granted.
-    #[error(
-        "first unused block {first_index} of the chunk at {offset:#x} is outside {granted_index} to {block_count}"
-    )]
-    Index {
-        /// The chunk.
-        offset: u64,
-        /// As named.
-        first_index: u32,
-        /// As granted.
-        granted_index: u32,
-        /// Blocks in the chunk.
-        block_count: u32,
-    },
-    /// Its tail was returned already.
-    #[error("the tail of the chunk at {offset:#x} was returned already")]
+    /// It is named twice.
+    #[error("the chunk at {offset:#x} is returned twice at once")]
     Twice {
         /// The chunk.
         offset: u64,
+    },
+    /// Versions of blocks that aren't there.
+    #[error("{count} versions are said for the chunk at {offset:#x}, which has {block_count} blocks")]
+    Versions {
+        /// The chunk.
+        offset: u64,
+        /// As named.
+        count: usize,
+        /// Blocks in the chunk.
+        block_count: u32,
+    },
+    /// It is said to be empty, and its free map says otherwise.
+    #[error(
+        "the chunk at {offset:#x} is said to be empty, but block {block} in its use {version} is not free: it is marked \
+         with {mark}"
+    )]
+    NotEmpty {
+        /// The chunk.
+        offset: u64,
+        /// The first such block.
+        block: u32,
+        /// Its byte of the free map.
+        mark: u8,
+        /// The version said of it.
+        version: u8,
     },
 }
