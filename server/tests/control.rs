@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use bed::{Control, Folder, config, eventually, hello, is_closed, join, read, start, tcp, try_join};
 use sidestep_common::fabric::{FabricKind, Join, Rights, SessionId};
 use sidestep_common::layout::{
-    AtomicityDomain, CHUNK_BYTES, Offset, SizeClass, Superblock, TICK_OFFSET, VALUE_BYTES_MAX,
+    AtomicityDomain, BlockPlace, CHUNK_BYTES, DirectoryWord, Offset, SizeClass, SlotWord, Superblock,
+    TICK_OFFSET, Tag, VALUE_BYTES_MAX, Version, chunk_shape,
 };
 use sidestep_common::wire::{
-    ChunkGrant, ChunkPurpose, ChunkTail, GrantHolder, GrantRecord, Hello, Preamble, RefusalCode, Request,
-    Response, write_frame,
+    BucketReport, ChunkGrant, ChunkPurpose, GrantHolder, GrantRecord, Hello, Preamble, Pulse, RefusalCode,
+    Request, Response, ReturnedChunk, write_frame,
 };
 use sidestep_server::config::{ByteSize, Secret, Transport};
 use sidestep_server::node::{End, Peer};
@@ -24,6 +25,32 @@ fn connected(server: &Running) -> Control {
 
 fn chunks(class: u8, count: u16) -> Request {
     Request::Chunks { class, count, purpose: ChunkPurpose::General }
+}
+
+fn heartbeat(epoch: u64) -> Request {
+    Request::Heartbeat { epoch, wants_epoch: false }
+}
+
+/// Acknowledges an epoch and is told how things stand.
+fn pulse(control: &mut Control, epoch: u64) -> Pulse {
+    match control.ask(&heartbeat(epoch)) {
+        Response::Heartbeat(pulse) => pulse,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Acknowledges whatever epoch is the newest, until `done`.
+fn acknowledging(control: &mut Control, what: &str, mut done: impl FnMut(&Pulse) -> bool) -> Pulse {
+    let mut last = pulse(control, 1.max(control.heard.epoch));
+    eventually(what, || {
+        last = pulse(control, last.epoch);
+        done(&last)
+    });
+    last
+}
+
+fn returned(chunk: &ChunkGrant, versions: Vec<u8>, empty: bool) -> Request {
+    Request::ReturnChunks(vec![ReturnedChunk { offset: chunk.offset, versions, empty }])
 }
 
 fn granted(control: &mut Control, class: u8, count: u16) -> Vec<ChunkGrant> {
@@ -160,9 +187,9 @@ fn half_open_connections_end() {
     for mut stream in silent.drain(..).chain([cut]) {
         assert!(is_closed(&mut stream));
     }
-    let Control { mut stream } = greeted;
+    let Control { mut stream, .. } = greeted;
     assert!(is_closed(&mut stream));
-    assert!(matches!(control.ask(&Request::Heartbeat { epoch: 0 }), Response::Refused(_)));
+    assert!(matches!(control.ask(&heartbeat(0)), Response::Refused(_)));
     assert!(matches!(control.ask(&Request::Statistics), Response::Statistics(_)), "it goes on");
 }
 
@@ -175,12 +202,9 @@ fn the_first_message_is_a_hello_and_the_only_one() {
     let mut control = connected(&server);
     control.hello(hello(&[FabricKind::Tcp]));
     assert_eq!(control.refused(&Request::Hello(hello(&[FabricKind::Tcp]))).code, RefusalCode::Invalid);
-    let refusal = control.refused(&Request::Heartbeat { epoch: 1000 });
+    let refusal = control.refused(&heartbeat(1000));
     assert!(refusal.message.contains("1000"), "{refusal}");
-    assert_eq!(
-        control.ask(&Request::Heartbeat { epoch: 1 }),
-        Response::Heartbeat { epoch: 1, draining: false }
-    );
+    assert_eq!(pulse(&mut control, 1), Pulse { epoch: 1, quiesced: 1, ..Pulse::default() });
 }
 
 #[test]
@@ -227,14 +251,12 @@ fn a_lease_runs_out_once() {
     let busy_welcome = busy.hello(hello(&[FabricKind::Tcp]));
     let mut busy_fabric = join(&busy_welcome, &busy_welcome.join);
     eventually("the quiet session is fenced", || {
-        assert_eq!(
-            busy.ask(&Request::Heartbeat { epoch: 1 }),
-            Response::Heartbeat { epoch: 1, draining: false }
-        );
+        let epoch = busy.heard.epoch;
+        pulse(&mut busy, epoch.max(1));
         server.statistics().sessions_fenced_total == 1
     });
     assert_eq!(read(&mut *fabric, Offset(0), 8), None);
-    if let Some(answer) = quiet.try_ask(&Request::Heartbeat { epoch: 1 }) {
+    if let Some(answer) = quiet.try_ask(&heartbeat(1)) {
         assert!(
             matches!(&answer, Response::Refused(refusal) if refusal.code == RefusalCode::Fenced),
             "{answer:?}"
@@ -247,47 +269,231 @@ fn a_lease_runs_out_once() {
     node.end_session(SessionId(77), End::Shutdown);
     let statistics = server.statistics();
     assert_eq!((statistics.sessions_fenced_total, statistics.session_count), (1, 1));
-    busy.ask(&Request::Heartbeat { epoch: 1 });
+    let epoch = busy.heard.epoch;
+    pulse(&mut busy, epoch.max(1));
     assert!(read(&mut *busy_fabric, Offset(0), 8).is_some(), "others go on");
 }
 
-/// A client dies: its session is over when its control connection is, long before the lease.
+/// A client dies: its session is over when its control connection is, long before the lease. Its chunks are swept at once, and
+/// as the index reaches no block of them they are anybody's.
 #[test]
 fn a_lost_connection_ends_its_session() {
     let server = start(config(Transport::Tcp));
+    let free_bytes = server.statistics().free_bytes;
     let mut control = connected(&server);
     let welcome = control.hello(hello(&[FabricKind::Tcp]));
     let mut fabric = join(&welcome, &welcome.join);
-    let before = granted(&mut control, class(64), 2);
+    granted(&mut control, class(64), 2);
     drop(control);
     eventually("the session is fenced", || server.statistics().sessions_fenced_total == 1);
     assert_eq!(read(&mut *fabric, Offset(0), 8), None);
-    // What it used is not known, so its chunks are nobody else's.
-    let mut next = connected(&server);
-    next.hello(hello(&[FabricKind::Tcp]));
-    let after = granted(&mut next, class(64), 2);
-    assert!(after.iter().all(|chunk| before.iter().all(|old| old.offset != chunk.offset)), "{after:?}");
+    eventually("the index is swept", || server.statistics().sweeps_total == 1);
+    let statistics = server.statistics();
+    assert_eq!((statistics.swept_chunks_total, statistics.free_bytes), (2, free_bytes));
+    assert_eq!((statistics.orphan_chunks, statistics.ownerless_chunks), (0, 0));
+}
+
+/// Publishes a block the way a client does: a word in a slot of the segment of the first directory entry.
+fn publish(server: &Running, slot: u64, chunk: &ChunkGrant, block: u32, version: u8) {
+    let serving = server.node().serving().unwrap();
+    let (geometry, words) = (serving.region.superblock.geometry, serving.mapping.words());
+    let entry = DirectoryWord::from_bits(words.load(geometry.directory_word_offset(0)).unwrap());
+    let class = SizeClass::from_index(chunk.class).unwrap();
+    let block = BlockPlace { chunk: Offset(chunk.offset), index: block }.block(class, Version(version));
+    let word = SlotWord::live(Tag::from_low_bits(0), block, false);
+    let slot = geometry.segment_offset(entry).unwrap().plus(8 * (1 + slot));
+    words.store(slot, word.bits()).unwrap();
+}
+
+/// A session dies with a block published. Nothing of its chunk is granted before everybody has acknowledged an epoch, and then
+/// another one: the first from before the scan, the second from after it. Then the chunk goes on with the versions that the
+/// scan found, and the survivor is told what the index reaches of its own.
+#[test]
+fn the_dead_are_swept_when_everybody_has_acknowledged() {
+    let server = start(config(Transport::Tcp));
+    let (mut survivor, mut dying) = (connected(&server), connected(&server));
+    let welcome = survivor.hello(hello(&[FabricKind::Tcp]));
+    dying.hello(hello(&[FabricKind::Tcp]));
+    assert_eq!(welcome.epoch, 1);
+    let own = granted(&mut survivor, class(64), 1).remove(0);
+    let orphans = granted(&mut dying, class(64), 1).remove(0);
+    publish(&server, 0, &own, 5, 1);
+    publish(&server, 1, &orphans, 3, 9);
+    drop(dying);
+    // Told unasked, before its next heartbeat.
+    let notice = survivor.notice();
+    assert_eq!((notice.epoch, notice.quiesced, notice.audit_begun, notice.audit_done), (2, 1, 1, 0));
+    let orphan_count = || server.statistics().orphan_chunks;
+    assert_eq!((orphan_count(), server.statistics().sweeps_total), (1, 0));
+    let refusal = survivor.refused(&Request::Audit { number: 1, chunks: vec![own.offset] });
+    assert!(refusal.message.contains("audit 1") && refusal.message.contains("done is 0"), "{refusal}");
+    pulse(&mut survivor, 2);
+    let notice = survivor.notice();
+    assert_eq!((notice.epoch, notice.quiesced, notice.audit_begun, notice.audit_done), (3, 2, 1, 0));
+    assert_eq!(orphan_count(), 1, "a mark may be under way");
+    pulse(&mut survivor, 3);
+    eventually("the audit is done", || pulse(&mut survivor, 3).audit_done == 1);
+    let statistics = server.statistics();
+    assert_eq!((statistics.orphan_chunks, statistics.ownerless_chunks), (0, 1));
+    assert_eq!((statistics.swept_chunks_total, statistics.sweeps_total), (1, 1));
+    let Response::Audited(found) = survivor.ask(&Request::Audit { number: 1, chunks: vec![own.offset] })
+    else {
+        panic!()
+    };
+    assert_eq!((found.len(), found[0].offset, &found[0].reached[..]), (1, own.offset, &[1 << 5][..]));
+    let adopted = granted(&mut survivor, class(64), 1).remove(0);
+    assert_eq!((adopted.offset, adopted.versions[3]), (orphans.offset, 9));
+    let request = Request::Audit { number: 1, chunks: vec![adopted.offset] };
+    assert_eq!(survivor.ask(&request), Response::Audited(vec![]), "it was not the survivor's then");
+}
+
+/// A client that is silent holds up nobody for longer than its lease; one that renews its lease and acknowledges nothing
+/// does, and memory waits for it.
+#[test]
+fn who_does_not_acknowledge_is_waited_for_until_its_lease_ends() {
+    let server = start(Config { lease_ms: 600, ..config(Transport::Tcp) });
+    let (mut good, mut silent) = (connected(&server), connected(&server));
+    good.hello(hello(&[FabricKind::Tcp]));
+    silent.hello(hello(&[FabricKind::Tcp]));
+    let chunk = granted(&mut good, class(64), 1).remove(0);
+    let free_bytes = server.statistics().free_bytes;
+    assert_eq!(good.ask(&returned(&chunk, vec![], true)), Response::ChunksReturned);
+    let epoch = good.notice().epoch;
+    assert_eq!(pulse(&mut good, epoch).quiesced, 1);
+    // Its lease goes on, its epoch does not.
+    assert_eq!(pulse(&mut silent, 1).epoch, epoch);
+    assert_eq!((pulse(&mut good, epoch).quiesced, server.statistics().free_bytes), (1, free_bytes));
+    let before = Instant::now();
+    acknowledging(&mut good, "the silent one is fenced, and the chunk is free", |_| {
+        server.statistics().free_bytes == free_bytes + CHUNK_BYTES
+    });
+    assert!(before.elapsed() >= Duration::from_millis(300));
+    assert_eq!(server.statistics().sessions_fenced_total, 1);
 }
 
 #[test]
-fn unused_ends_of_chunks_go_to_the_next_session() {
+fn returned_chunks_go_to_the_next_session() {
     let server = start(config(Transport::Tcp));
     let mut first = connected(&server);
     first.hello(hello(&[FabricKind::Tcp]));
-    let chunk = granted(&mut first, class(300), 1)[0];
-    assert_eq!((chunk.first_index, chunk.version), (0, 1));
-    for lie in [
-        ChunkTail { offset: chunk.offset + CHUNK_BYTES, first_index: 0 },
-        ChunkTail { offset: chunk.offset, first_index: chunk.block_count + 1 },
+    let chunks = granted(&mut first, class(300), 2);
+    let blocks = chunk_shape(SizeClass::from_index(class(300)).unwrap()).block_count as usize;
+    let good = ReturnedChunk { offset: chunks[0].offset, versions: vec![1], empty: false };
+    for (lie, word) in [
+        (vec![ReturnedChunk { offset: good.offset + CHUNK_BYTES / 2, ..good.clone() }], "no chunk at"),
+        (vec![ReturnedChunk { versions: vec![0; blocks + 1], ..good.clone() }], "versions are said"),
+        (vec![ReturnedChunk { empty: true, ..good.clone() }], "said to be empty"),
+        (vec![good.clone(), good.clone()], "twice"),
+        (vec![good.clone(); ReturnedChunk::COUNT_MAX + 1], "4 chunks are returned at once, want at most 3"),
     ] {
-        assert_eq!(first.refused(&Request::ReturnChunks(vec![lie])).code, RefusalCode::Invalid);
+        let refusal = first.refused(&Request::ReturnChunks(lie));
+        assert_eq!(refusal.code, RefusalCode::Invalid);
+        assert!(refusal.message.contains(word), "{refusal}");
     }
-    let tail = ChunkTail { offset: chunk.offset, first_index: 5 };
-    assert_eq!(first.ask(&Request::ReturnChunks(vec![tail])), Response::ChunksReturned);
+    assert_eq!(first.ask(&Request::ReturnChunks(vec![good.clone()])), Response::ChunksReturned);
+    let mut stranger = connected(&server);
+    stranger.hello(hello(&[FabricKind::Tcp]));
+    let other = ReturnedChunk { offset: chunks[1].offset, ..good.clone() };
+    let refusal = stranger.refused(&Request::ReturnChunks(vec![other]));
+    assert!(refusal.message.contains(&format!("{:#x}", chunks[1].offset)), "{refusal}");
+    assert_eq!(stranger.ask(&Request::Goodbye), Response::Goodbye);
+    assert_eq!(first.ask(&returned(&chunks[1], vec![], true)), Response::ChunksReturned);
     assert_eq!(first.ask(&Request::Goodbye), Response::Goodbye);
+    eventually("both chunks came back", || {
+        let statistics = server.statistics();
+        (statistics.ownerless_chunks, statistics.granted_bytes) == (1, CHUNK_BYTES)
+    });
+    assert_eq!(server.statistics().sweeps_total, 0, "nothing was left to find");
     let mut second = connected(&server);
     second.hello(hello(&[FabricKind::Tcp]));
-    assert_eq!(granted(&mut second, class(300), 1)[0], ChunkGrant { first_index: 5, ..chunk });
+    // Its one block that was used is published, as far as anybody knows; the others are free.
+    assert_eq!(granted(&mut second, class(300), 1), [ChunkGrant { versions: vec![1], ..chunks[0].clone() }]);
+}
+
+/// What a client asks about must be its own, exist, and be asked in messages of some length.
+#[test]
+fn audits_and_reports_of_what_cannot_be_are_refused() {
+    let server = start(config(Transport::Tcp));
+    let (mut control, mut other) = (connected(&server), connected(&server));
+    control.hello(hello(&[FabricKind::Tcp]));
+    other.hello(hello(&[FabricKind::Tcp]));
+    let foreign = granted(&mut other, class(64), 1)[0].offset;
+    for (number, chunks, words) in [
+        (0, vec![foreign], [format!("{foreign:#x}"), "granted".into()]),
+        (0, vec![u64::MAX], ["0xffffffffffffffff".into(), "granted".into()]),
+        (0, vec![0; 25], ["25".into(), "24".into()]),
+        (7, vec![], ["audit 7".into(), "done is 0".into()]),
+    ] {
+        let refusal = control.refused(&Request::Audit { number, chunks });
+        assert_eq!(refusal.code, RefusalCode::Invalid);
+        assert!(words.iter().all(|word| refusal.message.contains(word)), "{refusal}");
+    }
+    assert_eq!(control.ask(&Request::Audit { number: 0, chunks: vec![] }), Response::Audited(vec![]));
+    let report = |entry| Request::ReportBucket(BucketReport { entry, generation: 1, full: false });
+    let refusal = control.refused(&report(u32::MAX));
+    assert!(refusal.message.contains("4294967295") && refusal.message.contains("directory has"), "{refusal}");
+    let mut reader = connected(&server);
+    reader.hello(Hello { rights: Rights::ReadOnly, ..hello(&[FabricKind::Tcp]) });
+    assert_eq!(reader.refused(&report(0)).code, RefusalCode::Invalid);
+}
+
+/// A session that used a block too often asks for an epoch, and has it as soon as the others have acknowledged the last.
+#[test]
+fn epochs_are_raised_for_who_wants_them() {
+    let server = start(config(Transport::Tcp));
+    let (mut control, mut other) = (connected(&server), connected(&server));
+    control.hello(hello(&[FabricKind::Tcp]));
+    other.hello(hello(&[FabricKind::Tcp]));
+    for epoch in 1..5 {
+        let wish = Request::Heartbeat { epoch, wants_epoch: true };
+        assert!(matches!(control.ask(&wish), Response::Heartbeat(_)));
+        assert_eq!(control.notice().epoch, epoch + 1);
+        assert_eq!(other.notice().epoch, epoch + 1);
+        pulse(&mut other, epoch + 1);
+    }
+    assert_eq!(pulse(&mut control, 5).quiesced, 5);
+    let refusal = control.refused(&heartbeat(4));
+    assert!(refusal.message.contains("epoch 4") && refusal.message.contains('5'), "{refusal}");
+}
+
+/// Nobody takes a mapping away from a living process: such a session lingers, holds up the epochs and keeps its chunks, until
+/// it is known to be gone. Then it is swept.
+#[test]
+fn a_session_that_cannot_be_fenced_is_not_swept() {
+    let folder = Folder::new("lingers");
+    let socket = Some(folder.0.join("s.sock"));
+    let server = start(Config { socket, ..config(Transport::Shm) });
+    let (mut control, mut other) = (connected(&server), connected(&server));
+    let welcome = control.hello(hello(&[FabricKind::Shm]));
+    let mapped = join(&welcome, &welcome.join);
+    other.hello(hello(&[FabricKind::Shm]));
+    granted(&mut control, class(64), 1);
+    drop(control);
+    eventually("the session is over", || server.statistics().session_count == 1);
+    other.ask(&Request::Heartbeat { epoch: 1, wants_epoch: true });
+    assert_eq!(other.notice().epoch, 2);
+    assert_eq!(pulse(&mut other, 2).quiesced, 1, "it may still act");
+    let statistics = server.statistics();
+    assert_eq!((statistics.orphan_chunks, statistics.granted_bytes), (0, CHUNK_BYTES));
+    assert_eq!((statistics.sweeps_total, statistics.sessions_fenced_total), (0, 0));
+    drop(mapped);
+    acknowledging(&mut other, "it is swept", |_| server.statistics().swept_chunks_total == 1);
+    assert_eq!(server.statistics().granted_bytes, 0);
+}
+
+/// A reader that dies owes no marks and held nothing, so nobody scans the index for it.
+#[test]
+fn nothing_is_swept_for_readers() {
+    let server = start(config(Transport::Tcp));
+    let mut reader = connected(&server);
+    reader.hello(Hello { rights: Rights::ReadOnly, ..hello(&[FabricKind::Tcp]) });
+    drop(reader);
+    eventually("the session ends", || server.statistics().sessions_fenced_total == 1);
+    let mut writer = connected(&server);
+    let epoch = writer.hello(hello(&[FabricKind::Tcp])).epoch;
+    writer.ask(&Request::Heartbeat { epoch, wants_epoch: true });
+    let notice = writer.notice();
+    assert_eq!((notice.audit_begun, server.statistics().sweeps_total), (0, 0));
 }
 
 #[test]
@@ -329,7 +535,7 @@ fn readers_get_no_block_memory() {
     assert_eq!(control.refused(&chunks(class(64), 1)).code, RefusalCode::Invalid);
 }
 
-/// Whoever may read the region may know what of it was granted, to whomever, and what of a grant was never used.
+/// Whoever may read the region may know what of it was granted, to whomever, and who has it.
 #[test]
 fn readers_are_told_what_was_granted() {
     let server = start(config(Transport::Tcp));
@@ -343,19 +549,13 @@ fn readers_are_told_what_was_granted() {
     assert_eq!((nothing.grants.len(), nothing.free_bytes + nothing.reserve_bytes), (0, pool_bytes));
     let mut writer = connected(&server);
     writer.hello(hello(&[FabricKind::Tcp]));
-    let chunk = granted(&mut writer, class(64), 1)[0];
-    let record = GrantRecord {
-        offset: chunk.offset,
-        class: chunk.class,
-        first_index: 0,
-        holder: GrantHolder::Session,
-    };
+    let chunk = granted(&mut writer, class(64), 1).remove(0);
+    let record = GrantRecord { offset: chunk.offset, class: chunk.class, holder: GrantHolder::Session };
     let page = listed();
     assert_eq!((page.grants, page.more), (vec![record], false));
     assert_ne!(page.revision, nothing.revision);
-    let tail = ChunkTail { offset: chunk.offset, first_index: 9 };
-    assert_eq!(writer.ask(&Request::ReturnChunks(vec![tail])), Response::ChunksReturned);
-    assert_eq!(listed().grants, [GrantRecord { first_index: 9, holder: GrantHolder::Nobody, ..record }]);
+    assert_eq!(writer.ask(&returned(&chunk, vec![1], false)), Response::ChunksReturned);
+    assert_eq!(listed().grants, [GrantRecord { holder: GrantHolder::Orphan, ..record }]);
 }
 
 /// After a lost completion: the old data path is dead for good, the session and its chunks live on a new one.
@@ -368,7 +568,7 @@ fn a_session_joins_anew() {
         let mut control = connected(&server);
         let welcome = control.hello(hello(&[kind]));
         let mut old = join(&welcome, &welcome.join);
-        let chunk = granted(&mut control, class(64), 1)[0];
+        let chunk = granted(&mut control, class(64), 1).remove(0);
         if kind == FabricKind::Shm {
             // Nobody takes a mapping away from a living process.
             assert_eq!(control.refused(&Request::Rejoin).code, RefusalCode::Invalid);
@@ -382,8 +582,7 @@ fn a_session_joins_anew() {
             let mut new = join(&welcome, &again);
             assert!(read(&mut *new, Offset(0), 8).is_some());
         }
-        let tail = ChunkTail { offset: chunk.offset, first_index: 1 };
-        assert_eq!(control.ask(&Request::ReturnChunks(vec![tail])), Response::ChunksReturned);
+        assert_eq!(control.ask(&returned(&chunk, vec![1], false)), Response::ChunksReturned);
     }
 }
 
@@ -407,9 +606,7 @@ fn draining_lets_sessions_leave() {
     staying.hello(hello(&[FabricKind::Tcp]));
     assert_eq!(bed::http(admin, "/readyz").0, 200);
     let stopping = std::thread::spawn(move || server.shutdown());
-    eventually("the server says that it drains", || {
-        staying.ask(&Request::Heartbeat { epoch: 1 }) == Response::Heartbeat { epoch: 1, draining: true }
-    });
+    eventually("the server says that it drains", || pulse(&mut staying, 1).draining);
     assert_eq!(bed::http(admin, "/readyz"), (503, "draining\n".into()));
     assert_eq!(bed::http(admin, "/healthz").0, 200);
     let refusal = Control::tcp(address).refused(&Request::Hello(hello(&[FabricKind::Tcp])));
@@ -441,7 +638,13 @@ fn the_admin_endpoint_answers() {
     assert!(read(&mut *fabric, Offset(0), 8).is_some());
     let (status, metrics) = bed::http(admin, "/metrics");
     assert_eq!(status, 200);
-    for line in ["sidestep_sessions 1", "sidestep_connections{fabric=\"tcp\"} 1", "sidestep_ready 1"] {
+    for line in [
+        "sidestep_sessions 1",
+        "sidestep_epoch 1",
+        "sidestep_sweeps_total 0",
+        "sidestep_connections{fabric=\"tcp\"} 1",
+        "sidestep_ready 1",
+    ] {
         assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
     }
     for name in ["process_cpu_seconds_total", "sidestep_cpu_user_seconds_total", "sidestep_tcp_verbs_total"] {

@@ -33,7 +33,7 @@ use sidestep_common::wire::{ChunkGrant, ChunkPurpose};
 
 pub use audit::Reclaim;
 pub use grant::GrantError;
-pub use harvest::Harvest;
+pub use harvest::{Harvest, due_since_ms};
 pub use returns::Give;
 
 use chunk::{Chunk, following};

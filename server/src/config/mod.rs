@@ -269,11 +269,11 @@ mod tests {
         assert!(message.contains("18446744073709551615"), "{message}");
         let message = refused(|config| config.max_value = ByteSize::mebibytes(2));
         assert!(message.contains("2097152") && message.contains("1048576"), "{message}");
-        let message = refused(|config| config.initial_segments = 8192);
-        assert_eq!(message, "initial-segments is 8192, must be from 1 to 4096", "a region of 1 GiB");
+        let message = refused(|config| config.initial_segments = 16_384);
+        assert_eq!(message, "initial-segments is 16384, must be from 1 to 8192", "a region of 1 GiB");
         assert_eq!(
             refused(|config| config.initial_segments = 0),
-            "initial-segments is 0, must be from 1 to 4096"
+            "initial-segments is 0, must be from 1 to 8192"
         );
         let message = refused(|config| config.initial_segments = 48);
         assert!(message.starts_with("initial-segments is `48`: want a power of two"), "{message}");

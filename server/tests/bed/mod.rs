@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -15,7 +16,8 @@ use sidestep_common::fabric::{
 };
 use sidestep_common::layout::{Offset, Superblock};
 use sidestep_common::wire::{
-    Hello, Preamble, PreambleKind, Refusal, Request, Response, Welcome, read_frame, write_frame,
+    Hello, Preamble, PreambleKind, Pulse, Refusal, Request, Response, Welcome, WireError, read_frame,
+    write_frame,
 };
 use sidestep_server::config::{AdminListen, ByteSize, HugePageChoice, Transport};
 use sidestep_server::{Config, Running, Server};
@@ -65,6 +67,10 @@ impl<T: Read + Write + Send> Stream for T {}
 /// A client's side of the control channel.
 pub(crate) struct Control {
     pub(crate) stream: Box<dyn Stream>,
+    /// The newest that it was told unasked.
+    pub(crate) heard: Pulse,
+    /// What was told unasked while something else was waited for.
+    notices: VecDeque<Pulse>,
 }
 
 impl Control {
@@ -86,19 +92,39 @@ impl Control {
         let mut answer = [0; Preamble::BYTES];
         stream.read_exact(&mut answer).unwrap();
         assert_eq!(Preamble::parse(answer).unwrap(), Preamble(PreambleKind::Control));
-        Self { stream }
+        Self { stream, heard: Pulse::default(), notices: VecDeque::new() }
     }
 
     /// One request and its response.
     pub(crate) fn ask(&mut self, request: &Request) -> Response {
-        write_frame(&mut self.stream, request).unwrap();
-        read_frame(&mut self.stream).unwrap()
+        self.try_ask(request).unwrap()
     }
 
     /// The same, if the connection may be gone.
     pub(crate) fn try_ask(&mut self, request: &Request) -> Option<Response> {
         write_frame(&mut self.stream, request).ok()?;
-        read_frame(&mut self.stream).ok()
+        loop {
+            match read_frame(&mut self.stream).ok()? {
+                Response::Notice(pulse) => self.hear(pulse),
+                response => return Some(response),
+            }
+        }
+    }
+
+    fn hear(&mut self, pulse: Pulse) {
+        self.heard = pulse.clone();
+        self.notices.push_back(pulse);
+    }
+
+    /// The next thing that it is told unasked.
+    pub(crate) fn notice(&mut self) -> Pulse {
+        if self.notices.is_empty() {
+            match read_frame(&mut self.stream).unwrap() {
+                Response::Notice(pulse) => self.hear(pulse),
+                other => panic!("nobody asked: {other:?}"),
+            }
+        }
+        self.notices.pop_front().unwrap()
     }
 
     /// Says hello and is welcome.
@@ -119,7 +145,17 @@ impl Control {
 
     /// Whether the server has closed the connection, with nothing more to say.
     pub(crate) fn is_closed(&mut self) -> bool {
-        is_closed(&mut self.stream)
+        loop {
+            match read_frame::<Response>(&mut self.stream) {
+                Ok(Response::Notice(pulse)) => self.hear(pulse),
+                Ok(_) => return false,
+                Err(WireError::Io(error)) => {
+                    let ends = [std::io::ErrorKind::UnexpectedEof, std::io::ErrorKind::ConnectionReset];
+                    return ends.contains(&error.kind());
+                }
+                Err(_) => return false,
+            }
+        }
     }
 }
 

@@ -12,6 +12,9 @@ use sidestep_common::wire::ChunkPurpose;
 use super::region::{Key, Region};
 use super::violation::{Promise, Violation};
 
+/// The server's janitor, where clients have their numbers.
+pub(super) const JANITOR: usize = usize::MAX - 1;
+
 /// A chunk that was granted.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
@@ -87,19 +90,21 @@ impl Book {
         self.excused.push(client);
     }
 
-    /// A rebuild gave the key another slot.
-    pub(super) fn rebound(&mut self, old: Offset, new: Offset) {
-        if let Some(entry) = self.bound.iter().find(|entry| entry.0 == old).copied() {
-            self.bound.push((new, entry.1));
-        }
+    /// A rebuild opened a slot, which belongs to the key that it took along.
+    pub(super) fn opened(&mut self, slot: Offset, key: Key) {
+        self.bound.retain(|entry| entry.0 != slot);
+        self.bound.push((slot, key));
     }
 
-    /// A rebuild left a deleted key's block behind.
+    /// A rebuild opened a slot, which belongs to nobody.
+    pub(super) fn emptied(&mut self, slot: Offset) {
+        self.bound.retain(|entry| entry.0 != slot);
+    }
+
+    /// A rebuild gave a deleted key's slot up, and is to mark its block.
     pub(super) fn dropped(&mut self, block: BlockRef) {
         if let Some(entry) = self.entry(block.offset) {
-            // Its mark is the server's business.
-            entry.used = Use::Unlinked(usize::MAX);
-            entry.marked = true;
+            entry.used = Use::Unlinked(JANITOR);
         }
     }
 
@@ -112,16 +117,15 @@ impl Book {
         self.chunks.iter().find(|chunk| chunk.offset == start)
     }
 
-    /// Blocks of `owner` that were free for the grace period, taken out of the book; each with its purpose.
+    /// Blocks of `owner` that were free for the grace period, taken out of the book.
     pub(super) fn harvest(
         &mut self,
         owner: usize,
         now_ms: u64,
         grace_ms: u64,
         node: &SimNode,
-    ) -> Vec<(BlockRef, ChunkPurpose)> {
+    ) -> Vec<BlockRef> {
         let mut free = Vec::new();
-        let chunks = &self.chunks;
         self.blocks.retain_mut(|entry| {
             if entry.owner != owner || !entry.marked {
                 return true;
@@ -136,8 +140,7 @@ impl Book {
             if now_ms - seen_ms < grace_ms {
                 return true;
             }
-            let chunk = chunks.iter().find(|chunk| chunk.offset == place.chunk.0);
-            free.push((entry.block, chunk.map_or(ChunkPurpose::General, |chunk| chunk.purpose)));
+            free.push(entry.block);
             false
         });
         free
@@ -167,7 +170,7 @@ impl Book {
         }
         let Some(chunk) = self.chunk(touch.offset).copied() else { return outside() };
         if touch.bytes == 1 {
-            return self.marked(client, touch);
+            return self.marked(client, touch.offset, touch.new);
         }
         if chunk.owner != client {
             return outside();
@@ -188,7 +191,8 @@ impl Book {
         }
     }
 
-    fn marked(&mut self, client: usize, touch: &Touch) -> Result<(), Violation> {
+    /// A client, or the janitor, marks the byte at `offset` with `version`.
+    pub(super) fn marked(&mut self, client: usize, offset: u64, version: u64) -> Result<(), Violation> {
         match self.marks.iter_mut().find(|entry| entry.0 == client) {
             Some(entry) => entry.1 += 1,
             None => self.marks.push((client, 1)),
@@ -196,16 +200,16 @@ impl Book {
         let broken = |detail: String| Err(Violation::new(Promise::Marks, detail));
         let Some(entry) = self.blocks.iter_mut().find(|entry| {
             BlockPlace::of(entry.block.offset, entry.block.class)
-                .is_some_and(|place| place.chunk.0 + u64::from(place.index) == touch.offset)
+                .is_some_and(|place| place.chunk.0 + u64::from(place.index) == offset)
         }) else {
-            return broken(format!("client {client} marks {:#x}, which no block in use has", touch.offset));
+            return broken(format!("client {client} marks {offset:#x}, which no block in use has"));
         };
         let block = entry.block;
         if entry.used != Use::Unlinked(client) {
             return broken(format!("client {client} marks {block:?}, which is {:?}", entry.used));
         }
-        if touch.new != u64::from(block.version.0) {
-            return broken(format!("client {client} marks {block:?} with {}", touch.new));
+        if version != u64::from(block.version.0) {
+            return broken(format!("client {client} marks {block:?} with {version}"));
         }
         if std::mem::replace(&mut entry.marked, true) {
             return broken(format!("client {client} marks {block:?} again"));

@@ -181,8 +181,13 @@ pub fn small() -> Vec<Task> {
     for rebuild in [Rebuild::One, Rebuild::Two] {
         let clients: Vec<Vec<Vec<Call>>> =
             sequences(&calls(&[first, Key::Neighbour]), 1).into_iter().map(|calls| vec![calls]).collect();
+        // And a key of another bucket.
+        let elsewhere: Vec<Vec<Vec<Call>>> =
+            calls(&[first, Key::Elsewhere]).into_iter().map(|call| vec![vec![call]]).collect();
+        let past = vec![put(Key::Elsewhere), put(first), delete(first)];
         let rebuilt: Vec<Story> = stories(&clients, &pasts(first))
             .into_iter()
+            .chain(stories(&elsewhere, &[past]))
             .map(|story| Story { rebuild: Some(rebuild), ..story })
             .collect();
         tasks.extend(complete("a rebuild under one call", rebuilt.clone()));
@@ -221,8 +226,13 @@ pub fn large(seed: u64, worlds: u64, walks: u64) -> Vec<Task> {
 fn drawn(seed: u64) -> Story {
     let mut random = seed ^ 0x0dd_ba11;
     let mut draw = |below: usize| draw(&mut random, below);
-    let keys = [&[Key::First][..], &[Key::First, Key::Twin], &[Key::First, Key::Twin, Key::Neighbour]];
-    let keys = keys[draw(3)];
+    let keys = [
+        &[Key::First][..],
+        &[Key::First, Key::Twin],
+        &[Key::First, Key::Twin, Key::Neighbour],
+        &[Key::First, Key::Neighbour, Key::Elsewhere],
+    ];
+    let keys = keys[draw(4)];
     let all = calls(keys);
     let mut past = Vec::new();
     for _ in 0..draw(5) {
@@ -233,6 +243,7 @@ fn drawn(seed: u64) -> Story {
     let mut story = Story::of(clients).after(past).with(1 + draw(3) as u8, &Befall::ALL);
     story.fine = draw(3) == 0;
     story.rebuild = [None, None, Some(Rebuild::One), Some(Rebuild::Two)][draw(4)];
+    story.rebuild_again = story.rebuild.is_some() && draw(3) == 0;
     story.fillers = [0, 0, 0, 28, 29, 30][draw(6)];
     story.first_version = [1, 1, 250, 254, 255][draw(5)];
     story.reuse = [Reuse::Never, Reuse::AtOnce, Reuse::AfterGrace][draw(3)];

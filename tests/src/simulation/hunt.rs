@@ -85,6 +85,17 @@ pub fn grounds() -> Vec<Task> {
         Story::of(vec![vec![delete(first)], vec![delete(first)], vec![put(first)]]).after(vec![put(first)]),
         Story::of(vec![vec![put(twin)], vec![put(first), delete(first)]]).after(vec![put(first)]),
     ];
+    // A rebuild that meets a deleted key and living ones, with one call in between; and another rebuild behind it.
+    for (call, past) in [
+        (get(first), vec![put(neighbour), delete(neighbour), put(first)]),
+        (put(first), vec![put(first), delete(first)]),
+    ] {
+        let story = Story { rebuild: Some(Rebuild::One), ..Story::of(vec![vec![call]]) };
+        stories.push(story.after(past));
+    }
+    let again = Story { rebuild_again: true, ..Story::of(vec![vec![put(first)]]) };
+    let again = Story { rebuild: Some(Rebuild::One), ..again };
+    stories.push(again.after(vec![put(neighbour), delete(neighbour)]));
     for clients in [
         vec![vec![put(first)], vec![get(first)]],
         vec![vec![put(first), get(first)], vec![put(first), get(first)]],
@@ -103,6 +114,7 @@ pub fn grounds() -> Vec<Task> {
     for rebuild in [Rebuild::One, Rebuild::Two] {
         for clients in [
             vec![vec![put(first), get(first)]],
+            vec![vec![put(first), put(first)]],
             vec![vec![put(first)], vec![get(first)]],
             vec![vec![delete(first), put(first)], vec![get(first), get(first)]],
             vec![

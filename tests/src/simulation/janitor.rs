@@ -1,197 +1,228 @@
-//! A rebuild of the segment, as section 5 of the design describes it, one word at a time.
+//! The server's rebuild of a segment, a word or two at a time, on the simulated region's memory.
 //!
-//! Always true: it changes slot words by compare-and-swap and never gives up on one; its six steps come in their order.
-//! It is the simulator's own until the server rebuilds segments; clients meet every state of a rebuild already.
+//! Always true: what is done, and in which order, the server's own code decides (`sidestep_server::janitor`); here is only
+//! where clients are let in between, and what the oracles are shown.
 
-use sidestep_common::hash::KeyHash;
+use std::convert::Infallible;
+
+use sidestep_common::fabric::sim::SimNode;
 use sidestep_common::layout::{
-    BUCKET_BYTES, BUCKET_HEADER_BYTES, Block, Bucket, BucketHeader, DirectoryWord, Offset, SLOTS_PER_BUCKET,
-    SlotState, SlotWord,
+    BUCKET_BYTES, Block, BucketHeader, DirectoryWord, Offset, SLOTS_PER_BUCKET, SlotState, SlotWord,
 };
+use sidestep_server::janitor::rebuild::{
+    Index, NewSegments, Phase, Rebuild as Machine, STEP_WORDS, Swap, Words,
+};
+use sidestep_server::janitor::segments::Segments;
 
-use super::book::Book;
+use super::book::{Book, JANITOR};
 use super::region::{Key, Region};
-use super::story::Rebuild;
+use super::story::{Rebuild, Story};
+use super::violation::{Promise, Violation};
+use super::world::Footprint;
 
-/// Slots that are sealed and unsealed one by one; the rest in one go, since nobody uses them.
+/// Slots of a bucket that are sealed and unsealed one by one; the rest in one go, since nobody uses them.
 const SINGLE_SLOTS: usize = 2;
+/// Nobody acknowledges epochs in these worlds: what waits for one waits for ever.
+const EPOCH_TO_COME: u64 = 2;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
-    Seal(usize),
-    Build,
-    SealHeader,
-    Publish(u64),
-    Unseal(usize),
-    Done,
-}
-
-/// A rebuild under way.
-#[derive(Clone, Debug)]
+/// Rebuilds under way and to come.
 pub(super) struct Janitor {
-    into: Rebuild,
-    phase: Phase,
+    two: bool,
+    /// Rebuilds that are to begin yet.
+    left: u8,
+    index: Index,
+    segments: Segments,
+    current: Option<(Machine, NewSegments)>,
     /// Slots that come before those that matter.
     fillers: usize,
-    /// The new bucket of each half, with its words.
-    halves: Vec<Half>,
 }
 
-/// A new bucket: where, by which directory word, and its words with the slots that they come from.
-type Half = (Offset, DirectoryWord, Vec<(SlotWord, Option<Offset>)>);
-
-/// Memory that a step read or changed.
-pub(super) type Touched = (Offset, u64);
-
 impl Janitor {
-    pub(super) const fn new(into: Rebuild, fillers: usize) -> Self {
-        Self { into, phase: Phase::Seal(0), fillers, halves: Vec::new() }
+    pub(super) fn new(region: &Region, story: &Story) -> Self {
+        let superblock = &region.superblock;
+        let buckets = if story.keys().contains(&Key::Elsewhere) { 2 } else { 1 };
+        let geometry = superblock.geometry;
+        // As the directory was made: nothing was rebuilt before.
+        let serving = geometry.directory_entries() / region.entries();
+        let words = (0..serving as u32).map(|segment| DirectoryWord { segment, generation: 1, depth: 0 });
+        Self {
+            two: story.rebuild == Some(Rebuild::Two),
+            left: 1 + u8::from(story.rebuild_again),
+            index: Index { buckets, ..Index::new(geometry, superblock.hash_seed) },
+            segments: Segments::of_directory(words, geometry.segment_count),
+            current: None,
+            fillers: usize::from(story.fillers),
+        }
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.phase == Phase::Done
+        self.left == 0 && self.current.is_none()
     }
 
-    fn bucket(region: &Region) -> Offset {
-        let geometry = &region.superblock.geometry;
-        let hash = region.hash(Key::First);
-        let word =
-            DirectoryWord::from_bits(region.node.load(geometry.directory_word_offset(region.first_entry())));
-        let old = DirectoryWord {
-            generation: 1,
-            segment: (region.first_entry() / region.entries()) as u32,
-            ..word
+    /// Takes the next step.
+    ///
+    /// # Errors
+    /// The promise that it broke.
+    pub(super) fn step(
+        &mut self,
+        region: &Region,
+        book: &mut Book,
+        footprint: &mut Footprint,
+    ) -> Result<(), Violation> {
+        if self.current.is_none() {
+            self.begin(region);
+        }
+        let Some((rebuild, taken)) = &mut self.current else { return Ok(()) };
+        let count = match rebuild.phase() {
+            Phase::Look(at) | Phase::Unseal(at) => slots_together(at % self.index.slots(), self.fillers),
+            // Nobody knows of the new segments.
+            Phase::Build(_) | Phase::Seal(_) => STEP_WORDS,
+            Phase::Headers(_) | Phase::Publish(_) | Phase::Mark(_) | Phase::Done => 1,
         };
-        match geometry.bucket_offset(old, hash) {
-            Some(bucket) => bucket,
-            None => unreachable!("the first segment exists"),
+        let mut words = RegionWords { region, book, footprint, violation: None };
+        let Ok(()) = rebuild.step(&mut words, count);
+        let violation = words.violation;
+        if rebuild.is_done() {
+            let (old, new) = (rebuild.old_word().segment, rebuild.new_words());
+            self.segments.replace(old, *taken, new, EPOCH_TO_COME);
+            self.segments.recycle(EPOCH_TO_COME - 1);
+            self.current = None;
         }
+        violation.map_or(Ok(()), Err)
     }
 
-    /// Takes the next step; what it touched.
-    pub(super) fn step(&mut self, region: &Region, book: &mut Book) -> Vec<Touched> {
-        let bucket = Self::bucket(region);
-        let slot = |number: usize| bucket.plus(BUCKET_HEADER_BYTES + 8 * number as u64);
-        match self.phase {
-            Phase::Seal(at) => {
-                let range = self.range(at);
-                for number in range.clone() {
-                    let word = SlotWord::from_bits(region.node.load(slot(number)));
-                    let sealed = match word.state() {
-                        SlotState::Live(_) => word.to_moved(),
-                        SlotState::Deleted(block) => {
-                            book.dropped(block);
-                            SlotWord::CLOSED
-                        }
-                        _ => SlotWord::CLOSED,
-                    };
-                    region.node.store(slot(number), sealed.bits());
-                }
-                let touched = vec![(slot(range.start), 8 * range.len() as u64)];
-                self.phase =
-                    if range.end == SLOTS_PER_BUCKET { Phase::Build } else { Phase::Seal(range.end) };
-                touched
-            }
-            Phase::Build => {
-                self.build(region, bucket);
-                self.phase = Phase::SealHeader;
-                vec![(bucket, BUCKET_BYTES)]
-            }
-            Phase::SealHeader => {
-                let header = BucketHeader::from_bits(region.node.load(bucket));
-                region.node.store(bucket, BucketHeader { sealed: true, ..header }.to_bits());
-                self.phase = Phase::Publish(0);
-                vec![(bucket, 8)]
-            }
-            Phase::Publish(at) => {
-                let index = region.first_entry() + at;
-                let half = (at * self.halves.len() as u64 / region.entries()) as usize;
-                let place = region.superblock.geometry.directory_word_offset(index);
-                region.node.store(place, self.halves[half].1.to_bits());
-                self.phase =
-                    if at + 1 == region.entries() { Phase::Unseal(0) } else { Phase::Publish(at + 1) };
-                vec![(place, 8)]
-            }
-            Phase::Unseal(at) => {
-                let range = self.range(at);
-                let mut touched = Vec::new();
-                for (half, _, words) in &self.halves {
-                    for number in range.clone() {
-                        let (word, old) = words[number];
-                        let place = half.plus(BUCKET_HEADER_BYTES + 8 * number as u64);
-                        let unsealed = match word.state() {
-                            SlotState::Moved(_) => word,
-                            _ => SlotWord::EMPTY,
-                        };
-                        if let (Some(old), SlotState::Moved(block)) = (old, word.state()) {
-                            book.rebound(old, place);
-                            let live = SlotWord::live(word.tag(), block, word.is_blind());
-                            region.node.store(place, live.bits());
-                        } else {
-                            region.node.store(place, unsealed.bits());
-                        }
-                    }
-                    let first = half.plus(BUCKET_HEADER_BYTES + 8 * range.start as u64);
-                    touched.push((first, 8 * range.len() as u64));
-                }
-                self.phase =
-                    if range.end == SLOTS_PER_BUCKET { Phase::Done } else { Phase::Unseal(range.end) };
-                touched
-            }
-            Phase::Done => Vec::new(),
+    fn begin(&mut self, region: &Region) {
+        if self.left == 0 {
+            return;
         }
-    }
-
-    /// Slots of one step: fillers together, then some alone, then the rest.
-    fn range(&self, at: usize) -> std::ops::Range<usize> {
-        if at < self.fillers {
-            return at..self.fillers;
-        }
-        if at < self.fillers + SINGLE_SLOTS && at < SLOTS_PER_BUCKET {
-            return at..at + 1;
-        }
-        at..SLOTS_PER_BUCKET
-    }
-
-    /// Builds the new buckets: every slot MOVED or CLOSED, filled ones first.
-    fn build(&mut self, region: &Region, bucket: Offset) {
-        let geometry = &region.superblock.geometry;
-        let mut bytes = [0; BUCKET_BYTES as usize];
-        region.node.read(bucket, &mut bytes);
-        let old = Bucket::parse(&bytes);
-        let halves = match self.into {
-            Rebuild::One => 1_u32,
-            Rebuild::Two => 2,
+        self.left -= 1;
+        let entry = region.first_entry();
+        let place = self.index.geometry.directory_word_offset(entry);
+        let word = DirectoryWord::from_bits(region.node.load(place));
+        let two = self.two && word.depth < self.index.geometry.directory_bits;
+        let Some(taken) = self.segments.take(two) else { unreachable!("half of the pool is free") };
+        let Some(rebuild) = Machine::new(self.index, entry as u32, word, taken) else {
+            unreachable!("{word:?} becomes {taken:?}")
         };
-        let depth = old.header.depth + halves - 1;
-        let generation = old.header.generation + 1;
-        for half in 0..halves {
-            let prefix = old.header.prefix * halves + half;
-            // Segments from the middle of the pool on are free.
-            let segment = geometry.segment_count as u32 / 2 + half;
-            let word = DirectoryWord { segment, generation, depth };
-            let Some(place) = geometry.bucket_offset(word, region.hash(Key::First)) else {
-                unreachable!("half of the pool is free")
-            };
-            let header = BucketHeader { depth, prefix, generation, sealed: false };
-            let mut words = Vec::new();
-            for (number, &moved) in old.slots.iter().enumerate() {
-                let SlotState::Moved(block) = moved.state() else { continue };
-                let mut block_bytes = vec![0; block.class.bytes() as usize];
-                region.node.read(block.offset, &mut block_bytes);
-                let Ok(block) = Block::parse(&block_bytes, block) else { continue };
-                let hash = KeyHash::of(block.key, region.superblock.hash_seed);
-                if header.serves(hash) {
-                    let from = bucket.plus(BUCKET_HEADER_BYTES + 8 * number as u64);
-                    words.push((moved, Some(from)));
+        self.current = Some((rebuild, taken));
+    }
+}
+
+/// Slots from `at` on that are done in one step: fillers together, then some alone, then the rest of the bucket.
+fn slots_together(at: usize, fillers: usize) -> usize {
+    let (bucket, number) = (at / SLOTS_PER_BUCKET, at % SLOTS_PER_BUCKET);
+    let fillers = if bucket == 0 { fillers } else { 0 };
+    if number < fillers {
+        fillers - number
+    } else if number < fillers + SINGLE_SLOTS {
+        1
+    } else {
+        SLOTS_PER_BUCKET - number
+    }
+}
+
+/// The region's memory, as the server reaches it; the oracles look on.
+struct RegionWords<'w> {
+    region: &'w Region,
+    book: &'w mut Book,
+    footprint: &'w mut Footprint,
+    violation: Option<Violation>,
+}
+
+impl RegionWords<'_> {
+    fn node(&self) -> &SimNode {
+        &self.region.node
+    }
+
+    fn note(&mut self, seen: Result<(), Violation>) {
+        if let Err(violation) = seen {
+            self.violation.get_or_insert(violation);
+        }
+    }
+
+    /// A slot word was changed.
+    fn swapped(&mut self, swap: &Swap) -> Result<(), Violation> {
+        let (old, new) = (SlotWord::from_bits(swap.expected), SlotWord::from_bits(swap.desired));
+        match (old.state(), new.state()) {
+            (SlotState::Deleted(block), SlotState::Closed) => self.book.dropped(block),
+            (_, SlotState::Live(block)) => {
+                self.opened(swap.at)?;
+                let mut bytes = vec![0; block.class.bytes() as usize];
+                self.node().read(block.offset, &mut bytes);
+                // Whether it fits is the business of those who publish and of those who reuse.
+                if let Some(key) =
+                    Block::parse(&bytes, block).ok().and_then(|block| self.region.key_of(block.key))
+                {
+                    self.book.opened(swap.at, key);
                 }
             }
-            words.resize(SLOTS_PER_BUCKET, (SlotWord::CLOSED, None));
-            region.node.store(place, header.to_bits());
-            for (number, (word, _)) in words.iter().enumerate() {
-                region.node.store(place.plus(BUCKET_HEADER_BYTES + 8 * number as u64), word.bits());
+            (_, SlotState::Empty) => {
+                self.opened(swap.at)?;
+                self.book.emptied(swap.at);
             }
-            self.halves.push((place, word, words));
+            _ => {}
         }
+        Ok(())
+    }
+
+    /// A slot was opened: all entries that its bucket serves must name its segment.
+    fn opened(&self, slot: Offset) -> Result<(), Violation> {
+        let geometry = &self.region.superblock.geometry;
+        let header = self.node().load(Offset(slot.0 - slot.0 % BUCKET_BYTES));
+        let BucketHeader { depth, prefix, generation, .. } = BucketHeader::from_bits(header);
+        let shared = geometry.directory_bits - depth;
+        for entry in u64::from(prefix) << shared..(u64::from(prefix) + 1) << shared {
+            let word = DirectoryWord::from_bits(self.node().load(geometry.directory_word_offset(entry)));
+            let start = geometry.segment_offset(word);
+            let is_there = start.is_some_and(|start| slot >= start && slot.0 < start.0 + BUCKET_BYTES * 64);
+            if !is_there {
+                let detail =
+                    format!("slot {slot} of generation {generation} is open; entry {entry} is {word:?}");
+                return Err(Violation::new(Promise::Rebuild, detail));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Words for RegionWords<'_> {
+    type Error = Infallible;
+
+    fn load(&mut self, at: Offset) -> Result<u64, Infallible> {
+        self.footprint.server_touches(at.0, 8, false);
+        Ok(self.node().load(at))
+    }
+
+    fn read(&mut self, at: Offset, into: &mut [u8]) -> Result<(), Infallible> {
+        self.footprint.server_touches(at.0, into.len() as u64, false);
+        self.node().read(at, into);
+        Ok(())
+    }
+
+    fn store(&mut self, at: Offset, word: u64) -> Result<(), Infallible> {
+        self.footprint.server_touches(at.0, 8, true);
+        self.node().store(at, word);
+        Ok(())
+    }
+
+    fn mark(&mut self, at: Offset, version: u8) -> Result<(), Infallible> {
+        self.footprint.server_touches(at.0, 1, true);
+        self.node().write(at, &[version]);
+        let seen = self.book.marked(JANITOR, at.0, u64::from(version));
+        self.note(seen);
+        Ok(())
+    }
+
+    fn swap(&mut self, swaps: &mut [Swap]) -> Result<(), Infallible> {
+        for swap in swaps {
+            self.footprint.server_touches(swap.at.0, 8, true);
+            swap.found = self.node().load(swap.at);
+            if swap.found == swap.expected {
+                self.node().store(swap.at, swap.desired);
+                let seen = self.swapped(swap);
+                self.note(seen);
+            }
+        }
+        Ok(())
     }
 }

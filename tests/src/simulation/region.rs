@@ -1,7 +1,7 @@
 //! A small region on a simulated node, laid out as a server does it.
 //!
-//! Always true: segments are shared by four directory entries each, so that there is room for rebuilds; everything is
-//! the same in every run.
+//! Always true: segments are shared by four directory entries each, so that there is room for rebuilds; the keys of stories
+//! are in the first two buckets of one segment; everything is the same in every run.
 
 use sidestep_common::fabric::sim::SimNode;
 use sidestep_common::hash::KeyHash;
@@ -31,6 +31,8 @@ pub enum Key {
     Twin,
     /// Another of the same bucket, with another tag; of the other half when the segment is split.
     Neighbour,
+    /// Another of the segment's next bucket.
+    Elsewhere,
     /// One of many of the same bucket.
     Filler(u8),
 }
@@ -48,7 +50,7 @@ pub struct Region {
     pub old_directory: Vec<u8>,
     /// Where chunks begin.
     pub first_chunk: u64,
-    keys: [&'static [u8]; 3],
+    keys: [&'static [u8]; 4],
     fillers: Vec<&'static [u8]>,
 }
 
@@ -85,24 +87,25 @@ impl Region {
         }
         node.mark();
         let bits = |key: &[u8]| KeyHash::of(key, SEED);
-        let of = |key: &[u8]| (bits(key).prefix(depth), bits(key).bucket_index());
-        let first: &[u8] = b"key";
-        let mut found =
-            (0_u64..).map(|number| format!("key{number}").into_bytes()).filter(|key| of(key) == of(first));
-        let (mut twin, mut neighbour, mut fillers) = (None, None, Vec::new());
-        while twin.is_none() || neighbour.is_none() || fillers.len() < FILLERS {
-            let Some(key) = found.next() else { unreachable!("there is no end of keys") };
-            let key: &'static [u8] = key.leak();
-            let other_half = bits(key).prefix(depth + 1) != bits(first).prefix(depth + 1);
-            if bits(key).tag() == bits(first).tag() {
-                twin.get_or_insert(key);
-            } else if other_half && neighbour.is_none() {
-                neighbour = Some(key);
-            } else if fillers.len() < FILLERS {
-                fillers.push(key);
+        let mut keys = (0_u64..).map(|number| format!("key{number}").into_bytes());
+        let Some(first) = keys.find(|key| bits(key).bucket_index() == 0) else {
+            unreachable!("there is no end of keys")
+        };
+        let mut of_segment = keys.filter(|key| bits(key).prefix(depth) == bits(&first).prefix(depth));
+        let (mut twin, mut neighbour, mut elsewhere, mut fillers) = (None, None, None, Vec::new());
+        while twin.is_none() || neighbour.is_none() || elsewhere.is_none() || fillers.len() < FILLERS {
+            let Some(key) = of_segment.next() else { unreachable!("there is no end of keys") };
+            let other_half = bits(&key).prefix(depth + 1) != bits(&first).prefix(depth + 1);
+            match bits(&key).bucket_index() {
+                0 if bits(&key).tag() == bits(&first).tag() => twin = twin.or(Some(key)),
+                0 if other_half && neighbour.is_none() => neighbour = Some(key),
+                0 if fillers.len() < FILLERS => fillers.push(&*key.leak()),
+                1 if other_half => elsewhere = elsewhere.or(Some(key)),
+                _ => {}
             }
         }
-        let keys = [first, twin.unwrap_or(first), neighbour.unwrap_or(first)];
+        let found = |key: Option<Vec<u8>>| &*key.unwrap_or_default().leak();
+        let keys = [&*first.leak(), found(twin), found(neighbour), found(elsewhere)];
         let first_chunk = geometry.block_pool_offset.0;
         Self { node, superblock, directory, old_directory, first_chunk, keys, fillers }
     }
@@ -113,6 +116,7 @@ impl Region {
             Key::First => self.keys[0],
             Key::Twin => self.keys[1],
             Key::Neighbour => self.keys[2],
+            Key::Elsewhere => self.keys[3],
             Key::Filler(number) => self.fillers[usize::from(number)],
         }
     }
@@ -123,7 +127,8 @@ impl Region {
         match self.keys.iter().position(|key| *key == bytes) {
             Some(0) => Some(Key::First),
             Some(1) => Some(Key::Twin),
-            Some(_) => Some(Key::Neighbour),
+            Some(2) => Some(Key::Neighbour),
+            Some(_) => Some(Key::Elsewhere),
             None => filler(),
         }
     }

@@ -85,6 +85,8 @@ pub struct Story {
     pub misled: bool,
     /// The segment is rebuilt meanwhile.
     pub rebuild: Option<Rebuild>,
+    /// And then once more, or what serves the first entry by then is.
+    pub rebuild_again: bool,
     /// Verbs are split into all their steps.
     pub fine: bool,
 }
@@ -104,6 +106,7 @@ impl Story {
             together: false,
             misled: false,
             rebuild: None,
+            rebuild_again: false,
             fine: false,
         }
     }
@@ -139,6 +142,7 @@ impl std::fmt::Display for Call {
             Key::First => write!(f, "{ask} first"),
             Key::Twin => write!(f, "{ask} twin"),
             Key::Neighbour => write!(f, "{ask} neighbour"),
+            Key::Elsewhere => write!(f, "{ask} elsewhere"),
             Key::Filler(number) => write!(f, "{ask} filler {number}"),
         }
     }
@@ -174,7 +178,7 @@ impl std::fmt::Display for Story {
             write!(f, "directories are old; ")?;
         }
         if let Some(rebuild) = self.rebuild {
-            write!(f, "rebuild into {rebuild:?}; ")?;
+            write!(f, "rebuild into {rebuild:?}{}; ", if self.rebuild_again { ", twice" } else { "" })?;
         }
         if self.fine {
             write!(f, "verbs tear; ")?;

@@ -26,6 +26,8 @@ pub enum Promise {
     Blocks,
     /// Verbs touch what their session was granted.
     Grant,
+    /// A new slot is open only when all of the directory names its segment.
+    Rebuild,
     /// Nothing takes effect behind a fence.
     Fence,
     /// What was unlinked is marked free once, by whoever unlinked it, with its version.

@@ -65,9 +65,9 @@ impl World<'_> {
         let grace_ms = if self.story.reuse == Reuse::AtOnce { 0 } else { GRACE_MS };
         let free = self.book.harvest(me, self.now_ms, grace_ms, &self.region.node);
         let allocator = self.actors[me].client.allocator();
-        for (block, purpose) in free {
+        for block in free {
             let version = block.version.next();
-            allocator.give_back(BlockRef { version, ..block }, purpose);
+            allocator.reuse_next(BlockRef { version, ..block });
         }
         let maps = self.book.chunks_of(me).into_iter().map(|(chunk, _)| (chunk, 64));
         footprint.reads.extend(maps);
@@ -125,7 +125,8 @@ impl World<'_> {
                         return;
                     }
                     let grant = self.grant(me, class, purpose);
-                    Self::add(self.region, &mut self.actors[me].client, grant, purpose);
+                    let client = &mut self.actors[me].client;
+                    Self::add(self.region, &self.story, client, grant, purpose, 0);
                     event = self.actors[me].client.resume(self.region, self.now_ms);
                 }
                 Ok(Event::Ended(end)) => {

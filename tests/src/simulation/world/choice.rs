@@ -57,6 +57,16 @@ impl Footprint {
             || overlap(&self.reads, &other.writes)
     }
 
+    /// Memory that the server read, or changed. What lies next to what came before is one place with it.
+    pub(in crate::simulation) fn server_touches(&mut self, offset: u64, bytes: u64, changed: bool) {
+        let places = if changed { &mut self.writes } else { &mut self.reads };
+        match places.last_mut() {
+            Some(last) if last.0 + last.1 == offset => last.1 += bytes,
+            Some(last) if last.0 <= offset && offset + bytes <= last.0 + last.1 => {}
+            _ => places.push((offset, bytes)),
+        }
+    }
+
     pub(super) fn touch(&mut self, touch: &Touch) {
         let place = (touch.offset, touch.bytes);
         if touch.changed { self.writes.push(place) } else { self.reads.push(place) }

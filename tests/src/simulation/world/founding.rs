@@ -4,6 +4,9 @@
 
 use super::*;
 
+/// No client of a story uses more blocks of a chunk.
+const BLOCKS_USED_MAX: u32 = 32;
+
 impl World<'_> {
     /// What was there before.
     pub(super) fn found(&mut self) {
@@ -46,7 +49,8 @@ impl World<'_> {
 
     /// The bucket has fewer slots than there are keys.
     pub(super) fn may_be_full(&self) -> bool {
-        usize::from(self.story.fillers) + self.story.keys().len() > SLOTS_PER_BUCKET
+        let keys = self.story.keys().into_iter().filter(|key| *key != Key::Elsewhere);
+        usize::from(self.story.fillers) + keys.count() > SLOTS_PER_BUCKET
     }
 
     /// Runs a call with nobody in between. `None` if it does not end.
@@ -64,7 +68,7 @@ impl World<'_> {
                 }
                 Event::Memory(class, purpose) => {
                     let grant = self.grant(owner, class, purpose);
-                    Self::add(self.region, client, grant, purpose);
+                    Self::add(self.region, &self.story, client, grant, purpose, 0);
                     event = self.note(|world| client.resume(world.region, world.now_ms))?;
                 }
                 Event::Pauses => return None,
@@ -93,32 +97,49 @@ impl World<'_> {
         let offset = self.next_chunk;
         self.next_chunk += CHUNK_BYTES;
         self.book.granted(offset, owner, class, purpose);
-        let block_count = chunk_shape(class).block_count;
-        let first_index = if self.story.scarce { block_count - 1 } else { 0 };
-        let version = self.story.first_version;
-        ChunkGrant { offset, class: class.index(), first_index, block_count, version }
+        ChunkGrant { offset, class: class.index(), versions: Vec::new() }
     }
 
-    pub(super) fn add(region: &Region, client: &mut Client, grant: ChunkGrant, purpose: ChunkPurpose) {
-        let added = client.allocator().add(&region.superblock.geometry, grant, purpose);
+    /// Gives a client a chunk of which the blocks in front of `used` are somebody's.
+    pub(super) fn add(
+        region: &Region,
+        story: &Story,
+        client: &mut Client,
+        grant: ChunkGrant,
+        purpose: ChunkPurpose,
+        used: u32,
+    ) {
+        let Some(class) = SizeClass::from_index(grant.class) else {
+            unreachable!("a class that was asked for")
+        };
+        let block_count = chunk_shape(class).block_count;
+        let first = if story.scarce { used.max(block_count - 1) } else { used };
+        let first_version = Version(story.first_version);
+        // Blocks with a version wait for a harvest, which these worlds do without.
+        let known = if first_version == Version::FIRST { first } else { block_count };
+        let before = first_version.0.wrapping_sub(1).max(1);
+        let chunk = Offset(grant.offset);
+        let grant = ChunkGrant { versions: vec![before; known as usize], ..grant };
+        let added = client.allocator().add(&region.superblock.geometry, &grant, purpose);
         assert!(added.is_ok(), "the region has room for every chunk of a story: {added:?}");
+        if known == block_count {
+            // The first one is to be the next.
+            for index in (first..block_count.min(first + BLOCKS_USED_MAX)).rev() {
+                let block = BlockPlace { chunk, index }.block(class, first_version);
+                client.allocator().reuse_next(block);
+            }
+        }
     }
 
     /// The first client goes on with the chunks of whoever was there before.
     pub(super) fn take_over(&self, client: &mut Client) {
         for (chunk, purpose) in self.book.chunks_of(0) {
             let Some(class) = self.book.class_of(chunk) else { continue };
-            if self.book.used_blocks(chunk) == chunk_shape(class).block_count {
-                continue;
+            let used = self.book.used_blocks(chunk);
+            if used < chunk_shape(class).block_count {
+                let grant = ChunkGrant { offset: chunk, class: class.index(), versions: Vec::new() };
+                Self::add(self.region, &self.story, client, grant, purpose, used);
             }
-            let grant = ChunkGrant {
-                offset: chunk,
-                class: class.index(),
-                first_index: self.book.used_blocks(chunk),
-                block_count: chunk_shape(class).block_count,
-                version: self.story.first_version,
-            };
-            Self::add(self.region, client, grant, purpose);
         }
     }
 }

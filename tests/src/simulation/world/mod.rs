@@ -19,7 +19,9 @@ use std::sync::Arc;
 use sidestep_client::directory::Directory;
 use sidestep_client::operation::OperationError;
 use sidestep_common::fabric::sim::{Loss, QueuePairId, Step as NetStep, Touch, WayBack};
-use sidestep_common::layout::{BlockRef, CHUNK_BYTES, SLOTS_PER_BUCKET, SizeClass, chunk_shape};
+use sidestep_common::layout::{
+    BlockPlace, BlockRef, CHUNK_BYTES, Offset, SLOTS_PER_BUCKET, SizeClass, Version, chunk_shape,
+};
 use sidestep_common::planted::{Fault, is_planted};
 use sidestep_common::wire::{ChunkGrant, ChunkPurpose};
 
@@ -209,8 +211,7 @@ impl<'r> World<'r> {
         self.befalls_left = self.story.befalls;
         self.fenced.clear();
         self.random = seed;
-        let fillers = usize::from(self.story.fillers);
-        self.janitor = self.story.rebuild.map(|into| Janitor::new(into, fillers));
+        self.janitor = self.story.rebuild.map(|_| Janitor::new(self.region, &self.story));
         let copy = || {
             let region = self.region;
             let bytes = if self.story.misled { &region.old_directory } else { &region.directory };
@@ -278,9 +279,11 @@ impl<'r> World<'r> {
             }
             Choice::Janitor => {
                 if let Some(janitor) = &mut self.janitor {
-                    let touched = janitor.step(self.region, &mut self.book);
+                    let seen = janitor.step(self.region, &mut self.book, &mut footprint);
                     self.changes += 1;
-                    footprint.writes.extend(touched.into_iter().map(|(offset, bytes)| (offset.0, bytes)));
+                    if let Err(violation) = seen {
+                        self.violation.get_or_insert(violation);
+                    }
                 }
             }
             Choice::Befalls(me, befall) => {
