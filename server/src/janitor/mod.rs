@@ -24,6 +24,7 @@ pub mod slots;
 mod sweep;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,7 @@ impl Janitor {
         let of_thread = Arc::clone(&node);
         let thread = std::thread::Builder::new().name("janitor".into()).spawn(move || {
             let Some(serving) = of_thread.serving() else { return };
+            let _up = Up::of(serving);
             let mut work = Work::default();
             let mut deadline = None;
             while serving.bell.wait(deadline) {
@@ -71,6 +73,28 @@ impl Drop for Janitor {
         if let Some(thread) = self.thread.take() {
             // A panic there was reported when it happened.
             let _ = thread.join();
+        }
+    }
+}
+
+/// Says whether the janitor's thread runs.
+struct Up<'a>(&'a Serving);
+
+impl<'a> Up<'a> {
+    fn of(serving: &'a Serving) -> Self {
+        serving.janitor_is_up.store(true, Ordering::Relaxed);
+        Self(serving)
+    }
+}
+
+impl Drop for Up<'_> {
+    fn drop(&mut self) {
+        // A figure by itself; nothing is read by its being set.
+        self.0.janitor_is_up.store(false, Ordering::Relaxed);
+        if std::thread::panicking() {
+            tracing::error!(
+                "the janitor has died: keys are served, but nothing is recycled and the index does not grow"
+            );
         }
     }
 }

@@ -303,12 +303,12 @@ fn scan_speed() {
     let took = begun.elapsed();
     let seen = scan.figures();
     assert_eq!((seen.blocks, seen.strangers), (published, 0));
-    let index_mib = seen.segments * 16384 >> 20;
+    let index_mib = (seen.segments * 16384) >> 20;
     println!(
         "{} segments, {index_mib} MiB of index, {} words, {} MiB of pool: {:.1} ms, {:.2} GiB/s of index, {:.1} ns a word",
         seen.segments,
         seen.blocks,
-        grants.len() as u64 * CHUNK_BYTES >> 20,
+        (grants.len() as u64 * CHUNK_BYTES) >> 20,
         took.as_secs_f64() * 1e3,
         index_mib as f64 / 1024.0 / took.as_secs_f64(),
         took.as_secs_f64() * 1e9 / seen.blocks as f64,
