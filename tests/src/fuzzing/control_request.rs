@@ -137,7 +137,8 @@ fn node(options: &Options) -> Arc<Node> {
     targets.shm = Some(Arc::new(ShmTarget::new(Arc::clone(&BED.mapping), "/nowhere")));
     let plan = Plan::without_verbs("fuzzing");
     let geometry = Geometry::for_region(BED.mapping.bytes()).expect("a region's size");
-    let region = Region::format(BED.mapping.words(), geometry, AtomicityDomain::Cpu, 1000, 16, 1).expect("room");
+    let region =
+        Region::format(BED.mapping.words(), geometry, AtomicityDomain::Cpu, 1000, 16, 1).expect("room");
     let serving = Serving::new(region, plan, targets, Arc::clone(&BED.mapping), &config);
     let address = SocketAddr::from(([127, 0, 0, 1], 7480));
     let node = Node::new(config, "sidestep://127.0.0.1:7480".into(), address, None);
