@@ -70,8 +70,7 @@ impl Region {
         }
         let superblock = Superblock {
             geometry,
-            // Zero would look like "none" in logs and answers.
-            incarnation: random_word().max(1),
+            incarnation: random_incarnation(),
             hash_seed: random_word(),
             domain,
             grace_ms,
@@ -139,6 +138,14 @@ fn write_segment(
         words.store(start.plus(bucket * BUCKET_BYTES), header.to_bits())?;
     }
     Ok(())
+}
+
+/// A new incarnation. Zero would look like "none" in logs and answers.
+///
+/// # Panics
+/// If the operating system has no randomness to give.
+pub fn random_incarnation() -> u64 {
+    random_word().max(1)
 }
 
 fn random_word() -> u64 {

@@ -7,11 +7,12 @@ mod recovery;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
-use sidestep_common::layout::{AtomicityDomain, Geometry, GeometryError};
-use sidestep_common::memory::{AccessError, KeepError, KeptDirectory, Mapping, MappingError};
+use sidestep_common::layout::AtomicityDomain;
+use sidestep_common::memory::{KeepError, KeptDirectory, Mapping, MappingError};
 
-pub use recovery::{KeptChunk, Recovered, RecoveryError, take_over};
+pub use recovery::{KeptChunk, NewLife, Recovered, RecoveryError, take_over};
 
 use crate::region::{Region, random_incarnation};
 
@@ -50,12 +51,6 @@ pub enum KeepStartError {
         /// Why not.
         source: RecoveryError,
     },
-    /// The memory that was had is no region's size.
-    #[error(transparent)]
-    Geometry(#[from] GeometryError),
-    /// The memory that was had is too short.
-    #[error(transparent)]
-    Access(#[from] AccessError),
 }
 
 /// A directory with a region's memory, locked for as long as this lives.
@@ -98,16 +93,23 @@ impl Kept {
         self.is_new
     }
 
-    /// Takes the region over that is there.
+    /// Takes the region over that is there; its chunks come with it.
     ///
     /// # Errors
     /// [`KeepStartError::Recovery`] says what doesn't fit.
-    pub fn take_over(&self, domain: AtomicityDomain) -> Result<(Region, Recovered), KeepStartError> {
-        let words = self.mapping.words();
-        let recovered = take_over(words, domain, random_incarnation())
-            .map_err(|source| KeepStartError::Recovery { path: self.directory.file_path(), source })?;
-        let region = Region::taken_over(words, recovered.superblock, recovered.tick_ms);
-        Ok((region, recovered))
+    pub fn take_over(
+        &self,
+        domain: AtomicityDomain,
+        grace_ms: u64,
+    ) -> Result<(Region, Vec<KeptChunk>), KeepStartError> {
+        let (words, path) = (self.mapping.words(), self.directory.file_path());
+        let began = Instant::now();
+        let recovered = take_over(words, NewLife { domain, grace_ms, incarnation: random_incarnation() })
+            .map_err(|source| KeepStartError::Recovery { path: path.clone(), source })?;
+        let Recovered { superblock, tick_ms, chunks, keys, mended } = recovered;
+        let took_ms = began.elapsed().as_millis() as u64;
+        tracing::info!(path = %path.display(), keys, chunks = chunks.len(), mended, took_ms, "took a region over");
+        Ok((Region::taken_over(words, superblock, tick_ms), chunks))
     }
 
     /// A new file is a whole region by now.
@@ -116,13 +118,5 @@ impl Kept {
     /// [`KeepError`].
     pub fn finish(&self) -> Result<(), KeepError> {
         if self.is_new { self.directory.finish() } else { Ok(()) }
-    }
-
-    /// The geometry of its size.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub fn geometry(&self) -> Result<Geometry, GeometryError> {
-        Geometry::for_region(self.mapping.bytes())
     }
 }

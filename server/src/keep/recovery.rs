@@ -44,7 +44,9 @@ pub enum RecoveryError {
         region_bytes: u64,
     },
     /// It was served to clients of another kind.
-    #[error("the kept region is of the atomicity domain `{found}`, what is to be served now is of `{wanted}`")]
+    #[error(
+        "the kept region is of the atomicity domain `{found}`, what is to be served now is of `{wanted}`"
+    )]
     Domain {
         /// As kept.
         found: AtomicityDomain,
@@ -82,8 +84,6 @@ pub struct Recovered {
     pub superblock: Superblock,
     /// The tick goes on from here.
     pub tick_ms: u64,
-    /// Segments that the directory names.
-    pub serving: Vec<u32>,
     /// The chunks that hold something. Whatever else the pool has is free.
     pub chunks: Vec<KeptChunk>,
     /// Keys that are there.
@@ -112,15 +112,23 @@ struct Reached {
     versions: Vec<Option<u8>>,
 }
 
-/// Checks a region, mends what was left half done, and makes it another life's: with `incarnation`.
+/// What the region is from now on.
+#[derive(Clone, Copy, Debug)]
+pub struct NewLife {
+    /// Whose atomics change it: as before.
+    pub domain: AtomicityDomain,
+    /// The grace period, in milliseconds.
+    pub grace_ms: u64,
+    /// Another number than ever before.
+    pub incarnation: u64,
+}
+
+/// Checks a region, mends what was left half done, and begins its new life.
 ///
 /// # Errors
 /// [`RecoveryError`]; then nothing was changed.
-pub fn take_over(
-    words: WordMemory,
-    domain: AtomicityDomain,
-    incarnation: u64,
-) -> Result<Recovered, RecoveryError> {
+pub fn take_over(words: WordMemory, life: NewLife) -> Result<Recovered, RecoveryError> {
+    let NewLife { domain, grace_ms, incarnation } = life;
     let superblock = read_superblock(words)?;
     let geometry = superblock.geometry;
     if geometry.region_bytes != words.bytes() {
@@ -138,39 +146,43 @@ pub fn take_over(
     for serving in &plan {
         is_sealed.push(check.segment(*serving)?);
     }
-    // From here on everything fits; what follows can be repeated.
-    let mut mended = 0;
     let mut serving: Vec<u32> = plan.iter().map(|serving| serving.word.segment).collect();
     serving.sort_unstable();
     let mut free = (0..geometry.segment_count as u32).filter(|number| serving.binary_search(number).is_err());
-    let mut names = Vec::with_capacity(plan.len());
-    for (one, is_sealed) in plan.iter().zip(is_sealed) {
-        let word = if one.is_to_be_built {
-            let Some(segment) = free.next() else {
-                let offset = geometry.directory_word_offset(one.first);
-                let what = "a split is half done, and there is no free segment to finish it";
-                return Err(RecoveryError::Damaged { offset, what });
-            };
-            mended += 1;
-            build_half(words, &geometry, *one, segment, superblock.hash_seed)?
-        } else {
-            if is_sealed {
+    // A half gets its segment now: what can't be done must be known before anything is.
+    let mut segments = Vec::with_capacity(plan.len());
+    for one in &plan {
+        segments.push(if one.is_to_be_built { free.next() } else { Some(one.word.segment) });
+        if segments.last() == Some(&None) {
+            let what = "a split is half done, and there is no free segment to finish it";
+            return damaged(geometry.directory_word_offset(one.first), what);
+        }
+    }
+    // From here on everything fits; what follows can be repeated.
+    let mut mended = 0;
+    for ((one, is_sealed), segment) in plan.iter().zip(is_sealed).zip(segments) {
+        let word = match segment.filter(|_| one.is_to_be_built) {
+            Some(segment) => {
                 mended += 1;
-                unseal(words, &geometry, one.word)?;
+                build_half(words, &geometry, *one, segment, superblock.hash_seed)?
             }
-            one.word
+            None => {
+                if is_sealed {
+                    mended += 1;
+                    unseal(words, &geometry, one.word)?;
+                }
+                one.word
+            }
         };
         for entry in one.first..one.first + one.count {
             words.store(geometry.directory_word_offset(entry), word.to_bits())?;
         }
-        names.push(word.segment);
     }
-    names.sort_unstable();
     let chunks = check.chunks.settle(words)?;
-    let superblock = Superblock { incarnation, ..superblock };
+    let superblock = Superblock { incarnation, grace_ms, ..superblock };
     write_superblock(words, &superblock)?;
     let tick_ms = words.load(TICK_OFFSET)?;
-    Ok(Recovered { superblock, tick_ms, serving: names, chunks, keys: check.keys, mended })
+    Ok(Recovered { superblock, tick_ms, chunks, keys: check.keys, mended })
 }
 
 /// The superblock, or the spare copy if a crash came while the first was written.
@@ -444,8 +456,7 @@ fn build_half(
     let (Some(from), Some(to)) = (geometry.segment_offset(half.word), geometry.segment_offset(word)) else {
         return damaged(geometry.directory_word_offset(half.first), "a segment outside its pool");
     };
-    let header =
-        BucketHeader { depth, prefix: prefix as u32, generation: word.generation, sealed: false };
+    let header = BucketHeader { depth, prefix: prefix as u32, generation: word.generation, sealed: false };
     for bucket in 0..BUCKETS_PER_SEGMENT {
         let mut bytes = [0; BUCKET_BYTES as usize];
         words.read(from.plus(bucket * BUCKET_BYTES), &mut bytes)?;
