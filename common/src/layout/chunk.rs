@@ -125,6 +125,25 @@ mod tests {
         assert_eq!(chunk_shape(SizeClass::from_index(0).unwrap()).block_count, 16_131);
     }
 
+    /// A chunk has no room for one block more, and an extent none for one page more.
+    #[test]
+    fn shapes_waste_nothing() {
+        for class in classes() {
+            let shape = chunk_shape(class);
+            if class.bytes() > CHUNK_CLASS_BYTES_MAX {
+                assert_eq!((shape.block_count, shape.align_bytes), (1, PAGE_UNIT_BYTES), "{class:?}");
+                assert!(shape.bytes - shape.blocks_offset - class.bytes() < PAGE_UNIT_BYTES, "{class:?}");
+            } else {
+                assert_eq!((shape.bytes, shape.align_bytes), (CHUNK_BYTES, CHUNK_BYTES), "{class:?}");
+                let more = u64::from(shape.block_count) + 1;
+                let needed = more.next_multiple_of(BLOCK_UNIT_BYTES) + more * class.bytes();
+                assert!(needed > CHUNK_BYTES, "{class:?}");
+            }
+        }
+        let largest = SizeClass::holding(CHUNK_CLASS_BYTES_MAX).unwrap();
+        assert_eq!(chunk_shape(largest).block_count, 7, "the last class that lives in chunks");
+    }
+
     #[test]
     fn a_place_and_its_address_are_the_same_thing() {
         for class in classes() {
