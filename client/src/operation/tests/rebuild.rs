@@ -211,6 +211,45 @@ pub(super) fn a_swap_that_meets_a_rebuild_starts_over() {
     }
 }
 
+/// The old directory leads every call to the sealed bucket once. It begins anew, which is counted, and a put does not
+/// write its block again.
+#[test]
+fn a_call_that_begins_anew_counts_it_and_writes_its_block_once() {
+    for (call, verbs) in [(Call::Get(b"k"), 4), (Call::Put(b"k", b"w"), 6 + 1), (Call::Delete(b"k"), 6 + 1)] {
+        let (mut world, mut actor, rebuild) = with_key();
+        rebuild.run(&world);
+        let mut running = Running::new(call);
+        finish(&mut world, &mut actor, &mut running);
+        assert_eq!((running.restarts(), running.verbs), (1, verbs), "{call:?}");
+    }
+}
+
+/// By its header the bucket is other keys', by the directory this key's: somebody else must go on first. Each time that a
+/// call waits for that is counted.
+#[test]
+fn each_wait_is_counted() {
+    for (call, first_verbs) in [(Call::Get(b"k"), 2), (Call::Put(b"k", b"w"), 3), (Call::Delete(b"k"), 2)] {
+        let (mut world, mut actor, rebuild) = with_key();
+        let good = header(&world, rebuild.from);
+        let other = BucketHeader { prefix: good.prefix ^ 1, ..good };
+        world.memory.store(rebuild.from, other.to_bits()).unwrap();
+        let mut running = Running::new(call);
+        for waits in 1..4 {
+            for _ in 0..if waits == 1 { first_verbs } else { 2 } {
+                running.verb(&mut world, &mut actor);
+            }
+            assert_eq!((running.restarts(), running.answer.clone()), (waits, None), "{call:?}");
+        }
+        world.memory.store(rebuild.from, good.to_bits()).unwrap();
+        let answer = finish(&mut world, &mut actor, &mut running);
+        assert!(
+            !matches!(answer, Answer::Error(_) | Answer::Existed(false) | Answer::Value(None)),
+            "{answer:?}"
+        );
+        assert_eq!(running.restarts(), 3, "{call:?}");
+    }
+}
+
 /// A client still has the old directory when another has changed the key in the new segment.
 #[test]
 pub(super) fn an_old_directory_hides_no_change() {

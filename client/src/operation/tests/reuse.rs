@@ -109,6 +109,21 @@ fn conclusions_older_than_half_the_grace_period_are_thrown_away() {
         world.now_ms += late_ms;
         assert_eq!(finish(&mut world, &mut actor, &mut get), value(b"v"));
         assert_eq!(get.round_trips, round_trips, "{late_ms} ms late");
+        assert_eq!(get.restarts(), u32::from(late_ms > 500), "{late_ms} ms late");
+    }
+}
+
+/// The same for a put: it reads its bucket and block again, and does not write its own again.
+#[test]
+fn a_put_that_is_too_late_starts_again() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    alone(&mut world, &mut actor, Call::Put(b"k", b"v"));
+    for (late_ms, restarts, verbs) in [(500, 0, 5), (501, 1, 7)] {
+        let mut put = Running::new(Call::Put(b"k", b"w"));
+        put.verb(&mut world, &mut actor);
+        world.now_ms += late_ms;
+        assert_eq!(finish(&mut world, &mut actor, &mut put), Answer::Stored);
+        assert_eq!((put.restarts(), put.verbs), (restarts, verbs), "{late_ms} ms late");
     }
 }
 
