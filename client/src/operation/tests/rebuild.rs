@@ -173,6 +173,20 @@ pub(super) fn changes_wait_for_a_rebuild() {
     }
 }
 
+/// A rebuild has sealed a neighbour's slot and not yet the key's. The neighbour's tag is another, so nobody waits for it and
+/// nobody reads its block.
+#[test]
+fn a_moved_neighbour_is_in_nobodys_way() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    let neighbour = colliding(&world, b"k", 1, false).remove(0);
+    alone(&mut world, &mut actor, Call::Put(&neighbour, b"n"));
+    Rebuild::new(&world, b"k").seal(&world, 0..1);
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (Answer::Value(None), 1, 1));
+    assert_eq!(alone(&mut world, &mut actor, Call::Put(b"k", b"v")), (Answer::Stored, 2, 3));
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (value(b"v"), 2, 2));
+    assert_eq!(alone(&mut world, &mut actor, Call::Delete(b"k")).0, Answer::Existed(true));
+}
+
 /// The new bucket is unsealed from its last slot on. One insert reads it while the first slot is still CLOSED, another
 /// one of the same key reads it a moment later. If CLOSED were taken for occupied, both would succeed.
 #[test]

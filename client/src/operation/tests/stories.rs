@@ -40,6 +40,16 @@ fn costs_are_those_of_the_contract() {
     assert_eq!(world.slot_words(b"k").iter().filter(|word| **word != SlotWord::EMPTY).count(), 1, "one slot");
 }
 
+/// A neighbour that was deleted has another tag, so its block tells a put nothing and is not read.
+#[test]
+fn a_deleted_neighbour_costs_nothing() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    let neighbour = colliding(&world, b"k", 1, false).remove(0);
+    alone(&mut world, &mut actor, Call::Put(&neighbour, b"n"));
+    alone(&mut world, &mut actor, Call::Delete(&neighbour));
+    assert_eq!(alone(&mut world, &mut actor, Call::Put(b"k", b"v")), (Answer::Stored, 2, 3));
+}
+
 /// Each block that was unlinked is marked free with the version that was unlinked, exactly there.
 #[test]
 fn unlinked_blocks_are_marked_with_their_version() {
