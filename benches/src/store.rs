@@ -1,7 +1,7 @@
 //! What the load generator asks of a store, and what it counts there.
 //!
 //! Always true:
-//! - a [`Store`] belongs to one worker thread; it is opened by that thread and never shared;
+//! - a [`Store`] belongs to one worker thread and is never shared;
 //! - counters only grow, so the difference of two snapshots is what happened in between.
 
 use std::ops::Sub;
@@ -14,8 +14,8 @@ pub trait Connect: Sync {
     fn open(&self) -> Result<Box<dyn Store>, StoreError>;
 }
 
-/// The operations of one worker thread.
-pub trait Store {
+/// The operations of one worker thread. It may be opened by another one.
+pub trait Store: Send {
     /// Reads the value of `key` into `value` (whose old content is dropped); false if there is none.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, StoreError>;
     /// Writes `value` under `key`, whether there was one or not.
