@@ -101,7 +101,7 @@ impl Bed {
     }
 }
 
-const VALUE: [u8; 100 << 10] = [7; 100 << 10];
+static VALUE: [u8; 100 << 10] = [7; 100 << 10];
 
 fn class() -> sidestep_common::layout::SizeClass {
     sidestep_common::layout::SizeClass::holding(VALUE.len() as u64 + 64).unwrap()
