@@ -33,15 +33,11 @@ pub const LATER: &[Later] = &[
     ),
     later("the server raises the epoch only after a rebuild's last directory word", "epochs, index growth"),
     later(
-        "memory is recycled, swept, adopted, or given another class only when every session has acknowledged or been fenced",
+        "block memory is swept, adopted, or given another class only when every session has acknowledged or been fenced",
         "epochs; until then no memory is, and a block's checksum needs no address",
     ),
     later("a block is reused at most 255 times between two epochs", "epochs, reuse of freed blocks"),
     later("an owner that reclaims by asking writes the freed version into the block's byte first", "sweep"),
-    later(
-        "a rebuild seals, then marks headers SEALED, then publishes all directory words and unseals",
-        "index growth; until then only tests rebuild, in that order",
-    ),
     later(
         "after a failed verb none of the session's later verbs execute",
         "cached puts, which post WRITE and CAS together: today's changes await the WRITE; each fabric's conformance shows it",
