@@ -19,10 +19,23 @@ use super::story::{Rebuild, Reuse, Story, delete, get, put};
 use super::violation::Promise;
 use super::world::World;
 
-/// Mistakes that need one to stand still at one step and another to stop at one step, in this order and with a block come
-/// round: walks meet them too seldom. Stories made for them catch them, in `client/src/operation/tests/reuse.rs`.
-pub const BY_STORIES: [Fault; 4] =
-    [Fault::StaleValueReturned, Fault::StaleReplaced, Fault::StaleClaimed, Fault::ClockRestarted];
+/// Mistakes that no walk is made for; stories catch them.
+///
+/// The first four need one to stand still at one step and another to stop at one step, in this order and with a block come
+/// round: walks meet them too seldom (`client/src/operation/tests/reuse.rs`). The others are of what these worlds don't have:
+/// hundreds of uses of a block, audits, epochs (`client/src/allocator/tests.rs`, `client/src/upkeep/tests.rs`).
+pub const BY_STORIES: [Fault; 10] = [
+    Fault::StaleValueReturned,
+    Fault::StaleReplaced,
+    Fault::StaleClaimed,
+    Fault::ClockRestarted,
+    Fault::ReusedBeyondVersions,
+    Fault::ReclaimedUnmarked,
+    Fault::AuditOfBlocksInHand,
+    Fault::AcknowledgedBeforeRefresh,
+    Fault::AcknowledgedBeforeMarks,
+    Fault::AcknowledgedUnresolved,
+];
 
 /// What became of a planted mistake.
 #[derive(Clone, Debug)]
