@@ -32,12 +32,32 @@ pub struct Session {
     pub client_name: String,
     /// When its lease runs out.
     pub lease_deadline: Instant,
+    /// When it must have acknowledged the newest epoch.
+    pub epoch_deadline: Instant,
     /// When its end was noticed, once it was.
     pub noticed: Option<Instant>,
     /// It said goodbye; known from the beginning of its end.
     pub was_clean: bool,
     /// Told when the session is ended by somebody else than its connection.
     pub ended: Arc<Notify>,
+}
+
+/// Why a session is ended though it did not say goodbye and its connection is open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expiry {
+    /// It was silent for a lease.
+    Lease,
+    /// It renews its lease and acknowledges no epoch, so everybody's memory waits for it.
+    Epoch,
+}
+
+impl Session {
+    fn expiry(&self, now: Instant) -> Option<Expiry> {
+        if now >= self.lease_deadline {
+            return Some(Expiry::Lease);
+        }
+        (now >= self.epoch_deadline).then_some(Expiry::Epoch)
+    }
 }
 
 /// Where a session is in its life.
@@ -108,6 +128,7 @@ impl SessionTable {
         fabric: FabricKind,
         client_name: String,
         lease_deadline: Instant,
+        epoch_deadline: Instant,
     ) -> Result<Session, OpenError> {
         if self.living_count >= self.limit {
             return Err(OpenError::Limit { limit: self.limit });
@@ -123,6 +144,7 @@ impl SessionTable {
             fabric,
             client_name,
             lease_deadline,
+            epoch_deadline,
             noticed: None,
             was_clean: false,
             ended: Arc::new(Notify::new()),
@@ -155,6 +177,13 @@ impl SessionTable {
         }
     }
 
+    /// The session has acknowledged the newest epoch.
+    pub fn caught_up(&mut self, id: SessionId, epoch_deadline: Instant) {
+        if let Some((Phase::Living, session)) = self.sessions.get_mut(&id) {
+            session.epoch_deadline = epoch_deadline;
+        }
+    }
+
     /// The fabric of a session that lives.
     pub fn living_fabric(&self, id: SessionId) -> Option<FabricKind> {
         let (phase, session) = self.sessions.get(&id)?;
@@ -166,19 +195,17 @@ impl SessionTable {
         matches!(self.sessions.get(&id), Some((Phase::Living, _)))
     }
 
-    /// Living sessions whose leases ran out.
-    pub fn expired(&self, now: Instant) -> Vec<SessionId> {
-        let is_expired =
-            |(phase, session): &(Phase, Session)| *phase == Phase::Living && now >= session.lease_deadline;
-        self.sessions.values().filter(|entry| is_expired(entry)).map(|(_, session)| session.id).collect()
+    /// Living sessions whose leases ran out, or who acknowledge nothing any more.
+    pub fn expired(&self, now: Instant) -> Vec<(SessionId, Expiry)> {
+        let living = self.sessions.values().filter(|(phase, _)| *phase == Phase::Living);
+        living.filter_map(|(_, session)| Some((session.id, session.expiry(now)?))).collect()
     }
 
-    /// Whether any living session's lease ran out.
+    /// Whether there is any.
     pub fn some_expired(&self) -> bool {
         let now = Instant::now();
-        self.sessions
-            .values()
-            .any(|(phase, session)| *phase == Phase::Living && now >= session.lease_deadline)
+        let mut sessions = self.sessions.values();
+        sessions.any(|(phase, session)| *phase == Phase::Living && session.expiry(now).is_some())
     }
 
     /// Whether any session waits to be fenced.
@@ -246,6 +273,18 @@ impl SessionTable {
     }
 }
 
+/// Leases that a session may go on without having acknowledged the newest epoch. Each call is over long before, and else the
+/// session acknowledges at once: whoever is so late never will, and nothing is recycled until it does.
+const LEASES_UNACKNOWLEDGED_MAX: u32 = 30;
+/// The same, however short a lease is.
+const UNACKNOWLEDGED_MIN: Duration = Duration::from_secs(60);
+
+/// When a session must have acknowledged the newest epoch that has acknowledged it now.
+pub fn epoch_deadline(lease_ms: u64) -> Instant {
+    let leases = Duration::from_millis(lease_ms).saturating_mul(LEASES_UNACKNOWLEDGED_MAX);
+    Instant::now() + leases.max(UNACKNOWLEDGED_MIN)
+}
+
 /// When a lease that is renewed now runs out.
 pub fn lease_deadline(lease_ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(lease_ms)
@@ -256,7 +295,13 @@ mod tests {
     use super::*;
 
     fn open(table: &mut SessionTable, deadline: Instant) -> Result<SessionId, OpenError> {
-        let session = table.open(Rights::ReadWrite, FabricKind::Tcp, "test".into(), deadline)?;
+        let session = table.open(
+            Rights::ReadWrite,
+            FabricKind::Tcp,
+            "test".into(),
+            deadline,
+            deadline + Duration::from_secs(60),
+        )?;
         Ok(session.id)
     }
 
@@ -281,8 +326,24 @@ mod tests {
         let quiet = open(&mut table, start).unwrap();
         let busy = open(&mut table, start).unwrap();
         assert_eq!(table.renew(busy, later), Renewal::Renewed);
-        assert_eq!(table.expired(start), [quiet]);
-        assert_eq!(table.expired(later), [quiet, busy]);
+        assert_eq!(table.expired(start), [(quiet, Expiry::Lease)]);
+        assert_eq!(table.expired(later), [(quiet, Expiry::Lease), (busy, Expiry::Lease)]);
+    }
+
+    /// Heartbeats alone do not do: somebody who acknowledges nothing would hold up everybody's memory.
+    #[test]
+    fn whoever_acknowledges_nothing_is_ended_too() {
+        let mut table = SessionTable::new(4);
+        let start = Instant::now();
+        let later = start + Duration::from_secs(60);
+        let stuck = open(&mut table, start).unwrap();
+        let good = open(&mut table, start).unwrap();
+        for session in [stuck, good] {
+            table.renew(session, later + Duration::from_secs(1));
+        }
+        table.caught_up(good, later + Duration::from_secs(60));
+        assert_eq!(table.expired(later - Duration::from_millis(1)), []);
+        assert_eq!(table.expired(later), [(stuck, Expiry::Epoch)]);
     }
 
     /// A number in use is skipped, also when all 24 bits were used up in between.

@@ -12,8 +12,8 @@ use sidestep_common::layout::{
     TICK_OFFSET, Tag, VALUE_BYTES_MAX, Version, chunk_shape,
 };
 use sidestep_common::wire::{
-    BucketReport, ChunkGrant, ChunkPurpose, GrantHolder, GrantRecord, Hello, Preamble, Pulse, RefusalCode,
-    Request, Response, ReturnedChunk, write_frame,
+    BucketReport, ChunkGrant, ChunkPurpose, DirectoryChanges, DirectoryRun, GrantHolder, GrantRecord, Hello,
+    Preamble, Pulse, RefusalCode, Request, Response, ReturnedChunk, write_frame,
 };
 use sidestep_server::config::{ByteSize, Secret, Transport};
 use sidestep_server::node::{End, Peer};
@@ -437,6 +437,109 @@ fn audits_and_reports_of_what_cannot_be_are_refused() {
     assert_eq!(reader.refused(&report(0)).code, RefusalCode::Invalid);
 }
 
+/// A segment full of deleted keys is rebuilt when a writer says so. Everybody hears which entries changed, the deleted keys'
+/// blocks are marked, and the old segment is free when everybody knows.
+#[test]
+fn a_full_bucket_is_rebuilt_and_everybody_hears_of_it() {
+    let server = start(Config { initial_segments: 1, ..config(Transport::Tcp) });
+    let (mut writer, mut other) = (connected(&server), connected(&server));
+    writer.hello(hello(&[FabricKind::Tcp]));
+    other.hello(hello(&[FabricKind::Tcp]));
+    let chunk = granted(&mut writer, class(64), 1).remove(0);
+    let serving = server.node().serving().unwrap();
+    let (geometry, words) = (serving.region.superblock.geometry, serving.mapping.words());
+    let entry = || DirectoryWord::from_bits(words.load(geometry.directory_word_offset(0)).unwrap());
+    let old = entry();
+    let class = SizeClass::from_index(chunk.class).unwrap();
+    for slot in 0..31 {
+        let place = BlockPlace { chunk: Offset(chunk.offset), index: slot };
+        let word = SlotWord::deleted(Tag::from_low_bits(0), place.block(class, Version(3)), false);
+        let at = geometry.segment_offset(old).unwrap().plus(8 * (1 + u64::from(slot)));
+        words.store(at, word.bits()).unwrap();
+    }
+    let report = |generation, full| Request::ReportBucket(BucketReport { entry: 5, generation, full });
+    assert_eq!(writer.ask(&report(old.generation + 1, true)), Response::BucketReported, "it is late");
+    assert_eq!(writer.ask(&report(old.generation, true)), Response::BucketReported);
+    let changes =
+        DirectoryChanges::Runs(vec![DirectoryRun { first: 0, count: geometry.directory_entries() as u32 }]);
+    for control in [&mut writer, &mut other] {
+        let notice = control.notice();
+        assert_eq!((notice.epoch, &notice.changes), (2, &changes));
+    }
+    let new = entry();
+    assert_eq!((new.generation, new.depth), (old.generation + 1, 0));
+    assert_ne!(new.segment, old.segment);
+    let mut map = [0; 32];
+    words.read(Offset(chunk.offset), &mut map).unwrap();
+    assert_eq!((map[..31].iter().all(|mark| *mark == 3), map[31]), (true, 0));
+    let figures = |server: &Running| {
+        let statistics = server.statistics();
+        (statistics.rebuilds_total, statistics.segments_serving, statistics.segments_retired)
+    };
+    assert_eq!(figures(&server), (1, 1, 1));
+    pulse(&mut writer, 2);
+    assert_eq!(pulse(&mut other, 2).changes, DirectoryChanges::Runs(vec![]));
+    eventually("the old segment is free", || figures(&server) == (1, 1, 0));
+}
+
+/// Out of memory: everybody is asked for what he doesn't need. What is given back then serves the next that asks, in any
+/// class.
+#[test]
+fn memory_that_is_short_is_asked_for() {
+    let server = start(Config { memory: ByteSize::mebibytes(8), ..config(Transport::Tcp) });
+    let (mut idle, mut busy) = (connected(&server), connected(&server));
+    idle.hello(hello(&[FabricKind::Tcp]));
+    busy.hello(hello(&[FabricKind::Tcp]));
+    assert!(!pulse(&mut busy, 1).wants_memory);
+    let chunk = granted(&mut idle, class(64), 1).remove(0);
+    while matches!(busy.ask(&chunks(class(300), 64)), Response::Chunks(_)) {}
+    assert!(idle.notice().wants_memory);
+    assert!(pulse(&mut busy, 1).wants_memory);
+    assert_eq!(idle.ask(&returned(&chunk, vec![], true)), Response::ChunksReturned);
+    for control in [&mut idle, &mut busy] {
+        let epoch = std::iter::repeat_with(|| control.notice().epoch).find(|epoch| *epoch > 1).unwrap();
+        pulse(control, epoch);
+    }
+    eventually("it is granted to the other", || {
+        matches!(busy.ask(&chunks(class(300), 1)), Response::Chunks(_))
+    });
+}
+
+/// What it takes from a client's death until its chunks are swept, with others who acknowledge at once; run by hand, in a
+/// release build.
+#[test]
+#[ignore = "a measurement"]
+fn how_long_a_death_takes() {
+    let memory = ByteSize::mebibytes(1024);
+    for initial_segments in [16, 8192] {
+        let server = start(Config { memory, initial_segments, ..config(Transport::Tcp) });
+        let mut delays = Vec::new();
+        let mut survivors: Vec<_> = (0..4).map(|_| connected(&server)).collect();
+        for survivor in &mut survivors {
+            survivor.hello(hello(&[FabricKind::Tcp]));
+        }
+        for round in 1..=20 {
+            let mut dying = connected(&server);
+            dying.hello(hello(&[FabricKind::Tcp]));
+            granted(&mut dying, class(64), 16);
+            drop(dying);
+            while server.node().serving().unwrap().sweeps().done() < round {
+                for survivor in &mut survivors {
+                    let epoch = survivor.notice().epoch;
+                    pulse(survivor, epoch);
+                }
+            }
+            delays.push(server.node().serving().unwrap().sweeps().figures().last_delay);
+        }
+        delays.sort_unstable();
+        let scan = server.node().serving().unwrap().sweeps().figures().scan_total / 20;
+        println!(
+            "{initial_segments} segments: noticed to swept {:?} median, {:?} worst of 20; the scan {scan:?}",
+            delays[10], delays[19]
+        );
+    }
+}
+
 /// A session that used a block too often asks for an epoch, and has it as soon as the others have acknowledged the last.
 #[test]
 fn epochs_are_raised_for_who_wants_them() {
@@ -642,6 +745,7 @@ fn the_admin_endpoint_answers() {
         "sidestep_sessions 1",
         "sidestep_epoch 1",
         "sidestep_sweeps_total 0",
+        "sidestep_janitor_up 1",
         "sidestep_connections{fabric=\"tcp\"} 1",
         "sidestep_ready 1",
     ] {

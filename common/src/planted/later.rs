@@ -29,12 +29,8 @@ pub const LATER: &[Later] = &[
     later("absent because expired needs a tick that was read before the slot's READ was posted", "expiry"),
     later("the server raises the epoch only after a rebuild's last directory word", "epochs, index growth"),
     later(
-        "memory is recycled, swept, adopted, or given another class only when every session has acknowledged or been fenced",
+        "block memory is swept, adopted, or given another class only when every session has acknowledged or been fenced",
         "epochs; until then no memory is, and a block's checksum needs no address",
-    ),
-    later(
-        "a rebuild seals, then marks headers SEALED, then publishes all directory words and unseals",
-        "index growth; until then only tests rebuild, in that order",
     ),
     later(
         "after a failed verb none of the session's later verbs execute",

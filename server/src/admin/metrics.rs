@@ -166,6 +166,12 @@ fn index(text: &mut Text, serving: &Serving) {
 }
 
 fn sweeps(text: &mut Text, serving: &Serving, chunks_total: u64) {
+    let is_up = u8::from(serving.janitor_is_up.load(Ordering::Relaxed));
+    text.gauge(
+        "sidestep_janitor_up",
+        "Whether the thread runs that recycles memory and grows the index.",
+        is_up,
+    );
     let figures = serving.sweeps().figures();
     for (name, help, value) in [
         ("sidestep_sweeps_total", "Scans of the whole index.", figures.sweeps_total),

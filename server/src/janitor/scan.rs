@@ -1,8 +1,11 @@
 //! One pass over the index: which blocks it reaches.
 //!
-//! Always true: each segment that the directory names is read once, word by word, and nothing is changed. No rebuild runs
-//! meanwhile (its words would be in two segments, or in none), so a block that is published all the while is reached, whatever
-//! sessions do; one that is published or unlinked meanwhile may be either.
+//! Always true: each segment that the directory names is read once, word by word, and nothing is changed. A block that is
+//! published all the while is reached, whatever sessions do; one that is published or unlinked meanwhile may be either.
+//!
+//! ⚑ No rebuild is under way while a segment is read: its words would be in two segments, or in none. Whole rebuilds may come
+//! between two steps. They change the words of a run of entries: those behind the scan's place were read where they were, those
+//! before it are read where they are now, and a run that lies across it is read twice.
 //!
 //! What it costs, of a region of 1 GiB with ten million keys of 64 bytes: 128 MiB of index read in order; a bit a block,
 //! 2 MiB, in which each word sets one; a byte a block of chunks whose session ended.

@@ -167,7 +167,7 @@ struct Pass {
 }
 
 impl Sweep {
-    /// Does one step. While it scans, no rebuild may run between two steps.
+    /// Does one step. No rebuild may be under way.
     ///
     /// # Errors
     /// If the words are not those of the geometry's region.

@@ -230,6 +230,49 @@ fn a_chunk_adopted_during_a_sweep_is_audited_again_once() {
     assert_eq!(locked(&bed.sweeps).begun(), 2);
 }
 
+/// A segment is rebuilt between two steps of a scan: behind its place, before it, and across it. The blocks are found all the
+/// same.
+#[test]
+fn rebuilds_between_two_steps_hide_nothing() {
+    let bed = Bed::new(64 << 20);
+    let grant = bed.grant(A, 64);
+    let entries = bed.geometry.directory_entries();
+    let name = |range: std::ops::Range<u64>, segment, depth| {
+        for entry in range {
+            let word = DirectoryWord { segment, generation: 2, depth };
+            bed.words.store(bed.geometry.directory_word_offset(entry), word.to_bits()).unwrap();
+        }
+    };
+    let reached = |scan: &Scan| scan.found().next().unwrap().bits().to_vec();
+    let scan = || Scan::new(bed.geometry, locked(&bed.pool).cut_up());
+    bed.publish(3, 0, block(&grant, 0, 1));
+    bed.publish(5, 0, block(&grant, 1, 1));
+    // The first half's segment becomes two when it was read; the second half's becomes another one before it is.
+    let mut scan_of_halves = scan();
+    assert!(!scan_of_halves.advance(bed.words, 1).unwrap());
+    bed.publish(6, 9, block(&grant, 0, 1));
+    bed.publish(8, 9, block(&grant, 1, 1));
+    bed.store(3, 0, SlotWord::CLOSED.bits());
+    bed.store(5, 0, SlotWord::CLOSED.bits());
+    name(0..entries / 4, 6, 2);
+    name(entries / 4..entries / 2, 7, 2);
+    name(entries / 2..entries, 8, 1);
+    while !scan_of_halves.advance(bed.words, 1).unwrap() {}
+    assert_eq!(reached(&scan_of_halves)[0], 0b11);
+    assert_eq!(scan_of_halves.figures().segments, 4, "both parts of what was split were read again");
+    // And all of it becomes one when the first quarter was read.
+    let mut scan_of_quarters = scan();
+    assert!(!scan_of_quarters.advance(bed.words, 1).unwrap());
+    for (slot, index) in [(0, 0), (1, 1)] {
+        bed.publish(9, slot, block(&grant, index, 1));
+    }
+    bed.store(6, 9, SlotWord::CLOSED.bits());
+    bed.store(8, 9, SlotWord::CLOSED.bits());
+    name(0..entries, 9, 0);
+    while !scan_of_quarters.advance(bed.words, 1).unwrap() {}
+    assert_eq!(reached(&scan_of_quarters)[0], 0b11);
+}
+
 /// Words that name no block of any chunk, or are none, change nothing and are counted.
 #[test]
 fn words_of_nonsense_are_counted() {
@@ -303,12 +346,12 @@ fn scan_speed() {
     let took = begun.elapsed();
     let seen = scan.figures();
     assert_eq!((seen.blocks, seen.strangers), (published, 0));
-    let index_mib = seen.segments * 16384 >> 20;
+    let index_mib = (seen.segments * 16384) >> 20;
     println!(
         "{} segments, {index_mib} MiB of index, {} words, {} MiB of pool: {:.1} ms, {:.2} GiB/s of index, {:.1} ns a word",
         seen.segments,
         seen.blocks,
-        grants.len() as u64 * CHUNK_BYTES >> 20,
+        (grants.len() as u64 * CHUNK_BYTES) >> 20,
         took.as_secs_f64() * 1e3,
         index_mib as f64 / 1024.0 / took.as_secs_f64(),
         took.as_secs_f64() * 1e9 / seen.blocks as f64,

@@ -11,7 +11,7 @@ use sidestep_common::wire::{Hello, Refusal, RefusalCode, Welcome};
 
 use super::{End, Node, Serving, State, fenced, refusal};
 use crate::config::Secret;
-use crate::sessions::lease_deadline;
+use crate::sessions::{epoch_deadline, lease_deadline};
 
 /// Characters of a client's name, and of its version, that are kept.
 const NAME_CHARS_MAX: usize = 64;
@@ -48,11 +48,12 @@ impl Node {
         let fabric = self.choose_fabric(serving, hello)?;
         let short = |text: &str| -> String { text.chars().take(NAME_CHARS_MAX).collect() };
         let (name, version) = (short(&hello.client_name), short(&hello.client_version));
-        let deadline = lease_deadline(self.config.lease_ms);
+        let lease_ms = self.config.lease_ms;
+        let (deadline, epoch_deadline) = (lease_deadline(lease_ms), epoch_deadline(lease_ms));
         let (session, epoch) = {
             let mut sessions = serving.sessions();
             let session = sessions
-                .open(hello.rights, fabric, name.clone(), deadline)
+                .open(hello.rights, fabric, name.clone(), deadline, epoch_deadline)
                 .map_err(|error| refusal(RefusalCode::SessionLimit, error.to_string()))?;
             // Under one lock: whoever ends the session takes it out of the epochs after it was put in.
             let epoch = serving.epochs().join(session.id);

@@ -10,7 +10,7 @@ use sidestep_common::fabric::SessionId;
 
 use super::{Node, Serving};
 use crate::janitor::Death;
-use crate::sessions::Session;
+use crate::sessions::{Expiry, Session};
 
 /// Why a session ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +21,8 @@ pub enum End {
     Disconnected,
     /// Its lease ran out.
     LeaseExpired,
+    /// It acknowledged no epoch for too long.
+    Unacknowledging,
     /// The server stops.
     Shutdown,
 }
@@ -49,6 +51,10 @@ impl Node {
         if end == End::LeaseExpired {
             tracing::warn!(session = session.0, client = ?ending.client_name, lease_ms = self.config.lease_ms,
                 "lease ran out without a heartbeat; fencing the session");
+        }
+        if end == End::Unacknowledging {
+            tracing::warn!(session = session.0, client = ?ending.client_name,
+                "the session renews its lease and acknowledges no epoch, so no memory is recycled; fencing it");
         }
         ending.ended.notify_one();
         self.finish_end(serving, &ending, end);
@@ -88,12 +94,16 @@ impl Node {
         serving.session_ended.notify_all();
     }
 
-    /// Ends sessions whose leases ran out. Blocks for as long as the fabrics take.
+    /// Ends sessions whose leases ran out, or that acknowledge nothing. Blocks for as long as the fabrics take.
     pub fn end_expired(&self) {
         let Some(serving) = self.serving() else { return };
         let expired = serving.sessions().expired(Instant::now());
-        for session in expired {
-            self.end_session(session, End::LeaseExpired);
+        for (session, expiry) in expired {
+            let end = match expiry {
+                Expiry::Lease => End::LeaseExpired,
+                Expiry::Epoch => End::Unacknowledging,
+            };
+            self.end_session(session, end);
         }
     }
 

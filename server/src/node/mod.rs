@@ -8,7 +8,7 @@ mod ending;
 mod shortage;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
@@ -26,7 +26,7 @@ use crate::janitor::slots::Slots;
 use crate::janitor::{Bell, Books, Growth, SweepBook};
 use crate::pool::{BlockPool, GrantError};
 use crate::region::Region;
-use crate::sessions::{Renewal, SessionTable, lease_deadline};
+use crate::sessions::{Renewal, SessionTable, epoch_deadline, lease_deadline};
 use crate::targets::Targets;
 use crate::transport::Plan;
 use crate::usage::Usage;
@@ -82,6 +82,8 @@ pub struct Serving {
     pub bell: Bell,
     /// What is known of the index's growth.
     pub growth: Growth,
+    /// Whether the janitor's thread runs.
+    pub janitor_is_up: AtomicBool,
     /// Counts what every session is to hear of at once.
     news: watch::Sender<u64>,
 }
@@ -101,6 +103,7 @@ impl Serving {
             shortage: Shortage::default(),
             bell: Bell::default(),
             growth: Growth::new(&region.superblock, words, slots),
+            janitor_is_up: AtomicBool::new(false),
             news: watch::Sender::new(0),
             mapping,
             region,
@@ -257,7 +260,7 @@ impl Node {
     /// The refusal to send.
     pub fn heartbeat(&self, session: SessionId, epoch: u64, wants_epoch: bool) -> Result<Pulse, Refusal> {
         let serving = self.serving_or_refuse()?;
-        let is_news = {
+        let (is_news, is_newest) = {
             let mut epochs = serving.epochs();
             let before = epochs.quiesced();
             epochs
@@ -266,8 +269,11 @@ impl Node {
             if wants_epoch {
                 epochs.want();
             }
-            wants_epoch || epochs.quiesced() != before
+            (wants_epoch || epochs.quiesced() != before, epoch == epochs.newest())
         };
+        if is_newest {
+            serving.sessions().caught_up(session, epoch_deadline(self.config.lease_ms));
+        }
         if is_news {
             serving.bell.ring();
         }

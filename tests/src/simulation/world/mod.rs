@@ -291,7 +291,8 @@ impl<'r> World<'r> {
             Choice::Janitor => {
                 if let Some(janitor) = &mut self.janitor {
                     let seen = janitor.step(self.region, &mut self.book, &mut footprint);
-                    self.changes += 1;
+                    // Whoever waits looks again when there is something else to see.
+                    self.changes += u64::from(!janitor.is_building() && !footprint.writes.is_empty());
                     if let Err(violation) = seen {
                         self.violation.get_or_insert(violation);
                     }
