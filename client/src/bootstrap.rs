@@ -5,14 +5,15 @@
 
 use sidestep_common::fabric::Reply;
 use sidestep_common::layout::{Offset, SizeClass, Superblock};
-use sidestep_common::wire::ChunkPurpose;
+use sidestep_common::wire::{BucketReport, ChunkPurpose};
 
 use crate::allocator::Allocator;
 use crate::clock::Deadline;
 use crate::directory::Directory;
 use crate::driver::{Driver, Ground, Stop};
 use crate::error::Error;
-use crate::operation::{Action, Context, Operation, Plan, PlannedVerb, Step, WriteIds};
+use crate::operation::{Action, Context, Hints, Operation, Plan, PlannedVerb, Step, WriteIds};
+use crate::region_view::RegionView;
 
 /// Bytes fetched with one READ.
 const PIECE_BYTES: usize = 512 << 10;
@@ -67,6 +68,7 @@ struct Bare<'a> {
     directory: Directory,
     allocator: Allocator,
     write_ids: WriteIds,
+    hints: Hints,
 }
 
 impl Ground for Bare<'_> {
@@ -76,12 +78,17 @@ impl Ground for Bare<'_> {
             directory: &self.directory,
             allocator: &mut self.allocator,
             write_ids: &mut self.write_ids,
+            hints: &mut self.hints,
             now_ms,
         }
     }
 
-    fn get_memory(&mut self, _: SizeClass, _: ChunkPurpose, _: Deadline) -> Result<(), Error> {
+    fn ask_memory(&mut self, _: SizeClass, _: ChunkPurpose, _: Deadline) -> Result<(), Error> {
         unreachable!("a READ of a piece needs no block memory")
+    }
+
+    fn report_bucket(&mut self, _: BucketReport, _: Deadline) -> Result<bool, Error> {
+        unreachable!("a READ of a piece looks at no bucket")
     }
 }
 
@@ -98,6 +105,7 @@ fn read(
         directory: Directory::from_bytes(&[]),
         allocator: Allocator::new(),
         write_ids: WriteIds::new(0, 0),
+        hints: Hints::default(),
     };
     let kind = driver.fabric().kind();
     let mut copy =
@@ -139,6 +147,20 @@ pub(crate) fn check_region(
             ),
         };
         return Err(Error::Protocol { endpoint: endpoint.to_owned(), reason });
+    }
+    Ok(())
+}
+
+/// Reads the whole directory into a view that others use.
+pub(crate) fn learn_directory(
+    driver: &mut Driver,
+    view: &RegionView,
+    endpoint: &str,
+    deadline: Deadline,
+) -> Result<(), Error> {
+    let directory = read_directory(driver, &view.superblock, endpoint, deadline)?;
+    for entry in 0..view.superblock.geometry.directory_entries() {
+        view.directory.learn(entry, directory.word(entry));
     }
     Ok(())
 }

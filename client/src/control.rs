@@ -2,99 +2,63 @@
 //!
 //! Always true: one request is under way at a time, and its response is read before the next is sent. Nobody waits
 //! beyond its own deadline, neither for the peer nor for its turn. After any failure (also a deadline that passed
-//! with a response outstanding) the channel is lost for good: its bytes could be out of step.
+//! with a response outstanding) the channel is lost for good: its bytes could be out of step. What the server says
+//! unasked is kept as news, whoever reads it. Heartbeats acknowledge the newest epoch that may be acknowledged when they
+//! are sent, so never an older one than before.
 
+mod bell;
+mod news;
+mod stream;
+
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+#[cfg(feature = "fuzzing")]
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use sidestep_common::fabric::Effect;
 use sidestep_common::wire::{
     Preamble, PreambleKind, RefusalCode, Request, Response, WireError, read_frame, write_frame,
 };
 
-use crate::clock::Deadline;
+pub(crate) use bell::Bell;
+pub(crate) use news::{HeardPulse, News};
+use stream::{Stream, Timed, connect_tcp, connect_unix};
+
+use crate::clock::{Deadline, now_ms};
 use crate::endpoint::{Endpoint, Place};
 use crate::error::{Error, io_reason};
 
-/// A TCP or Unix stream.
-#[derive(Debug)]
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
-        // Zero would mean "for ever".
-        let timeout = Some(timeout.max(Duration::from_millis(1)));
-        match self {
-            Self::Tcp(stream) => {
-                stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout))
-            }
-            Self::Unix(stream) => {
-                stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout))
-            }
-        }
-    }
-}
-
-/// A stream while somebody has until a deadline. Each call gets what is left, so a peer that sends byte by byte gains
-/// no time.
-struct Timed<'a> {
-    stream: &'a mut Stream,
-    deadline: Deadline,
-}
-
-impl Timed<'_> {
-    fn arm(&self) -> io::Result<()> {
-        let left = self.deadline.left();
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.stream.set_timeouts(left)
-    }
-}
-
-impl Read for Timed<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.arm()?;
-        match self.stream {
-            Stream::Tcp(stream) => stream.read(bytes),
-            Stream::Unix(stream) => stream.read(bytes),
-        }
-    }
-}
-
-impl Write for Timed<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.arm()?;
-        match self.stream {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+/// A frame that has begun to come, or to go, is through by then.
+const FRAME_TIME: Duration = Duration::from_secs(1);
 
 /// The control channel of one session.
 #[derive(Debug)]
 pub(crate) struct Control {
     endpoint: String,
     peer: Option<IpAddr>,
-    /// None while a request is under way.
-    stream: Mutex<Option<Stream>>,
-    /// Told when it is back.
+    stream: Stream,
+    /// A request is under way.
+    is_busy: Mutex<bool>,
+    /// Told when none is any more.
     back: Condvar,
     lost: AtomicBool,
+    /// What the server said and nobody has acted upon.
+    pub(crate) news: News,
+    /// The newest epoch that may be acknowledged, and the newest that was.
+    acknowledged: AtomicU64,
+    told: AtomicU64,
+    wants_epoch: AtomicBool,
+    /// Requests whose answers nobody waits for.
+    outbox: Mutex<VecDeque<Request>>,
+    /// Wakes whoever sends those.
+    bell: OnceLock<Arc<Bell>>,
+    /// When the heartbeat under way was sent.
+    asked_ms: AtomicU64,
 }
 
 impl Control {
@@ -123,13 +87,13 @@ impl Control {
     /// Exchanges preambles.
     fn greet(
         endpoint: String,
-        mut stream: Stream,
+        stream: Stream,
         peer: Option<IpAddr>,
         deadline: Deadline,
     ) -> Result<Self, Error> {
         let unreachable =
             |error: io::Error| Error::Unreachable { endpoint: endpoint.clone(), reason: io_reason(&error) };
-        let mut timed = Timed { stream: &mut stream, deadline };
+        let mut timed = Timed { stream: &stream, deadline };
         timed.write_all(&Preamble(PreambleKind::Control).encode()).map_err(unreachable)?;
         let mut bytes = [0; Preamble::BYTES];
         timed.read_exact(&mut bytes).map_err(unreachable)?;
@@ -137,9 +101,17 @@ impl Control {
         Ok(Self {
             endpoint,
             peer,
-            stream: Mutex::new(Some(stream)),
+            stream,
+            is_busy: Mutex::new(false),
             back: Condvar::new(),
             lost: AtomicBool::new(false),
+            news: News::default(),
+            acknowledged: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+            wants_epoch: AtomicBool::new(false),
+            outbox: Mutex::default(),
+            bell: OnceLock::new(),
+            asked_ms: AtomicU64::new(0),
         })
     }
 
@@ -154,118 +126,261 @@ impl Control {
         self.lost.load(Ordering::Relaxed)
     }
 
+    fn lose(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// `bell` is rung when there is something to send, and when the channel is free again.
+    pub(crate) fn wake_with(&self, bell: &Arc<Bell>) {
+        let _ = self.bell.set(Arc::clone(bell));
+    }
+
+    /// Wakes whoever sends what nobody waits for.
+    pub(crate) fn ring(&self) {
+        if let Some(bell) = self.bell.get() {
+            bell.ring();
+        }
+    }
+
+    /// The newest epoch that may be acknowledged.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        // Pairs with nothing, here and below: an epoch is a number that only grows, and what it stands for is done by verbs.
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// An epoch may be acknowledged from now on.
+    pub(crate) fn acknowledge(&self, epoch: u64) {
+        self.acknowledged.fetch_max(epoch, Ordering::Relaxed);
+    }
+
+    /// The session's first epoch, which the server knows it to have acknowledged.
+    pub(crate) fn begin_in(&self, epoch: u64) {
+        self.acknowledge(epoch);
+        self.told.fetch_max(epoch, Ordering::Relaxed);
+    }
+
+    /// Whether heartbeats ask for an epoch.
+    pub(crate) fn set_wants_epoch(&self, wants: bool) {
+        self.wants_epoch.store(wants, Ordering::Relaxed);
+    }
+
+    /// A request that is sent when there is time; nobody waits for its answer.
+    pub(crate) fn send_later(&self, request: Request) {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner).push_back(request);
+    }
+
+    /// The next request that nobody waits for: a heartbeat if it is due, or an epoch is to be acknowledged.
+    pub(crate) fn next_errand(&self, heartbeat_is_due: bool) -> Option<Errand> {
+        if heartbeat_is_due || self.told.load(Ordering::Relaxed) < self.acknowledged() {
+            return Some(Errand::Heartbeat);
+        }
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner).pop_front().map(Errand::Request)
+    }
+
+    /// Whether there is anything to send.
+    pub(crate) fn has_errands(&self) -> bool {
+        self.told.load(Ordering::Relaxed) < self.acknowledged()
+            || !self.outbox.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// A heartbeat's message. The channel is this caller's, so epochs go out in their order.
+    fn heartbeat_message(&self) -> Request {
+        let epoch = self.acknowledged();
+        self.told.fetch_max(epoch, Ordering::Relaxed);
+        self.asked_ms.store(now_ms(), Ordering::Relaxed);
+        Request::Heartbeat { epoch, wants_epoch: self.wants_epoch.load(Ordering::Relaxed) }
+    }
+
+    /// Sends a heartbeat and reads its answer, which is news as well.
+    pub(crate) fn heartbeat(&self, deadline: Deadline) -> Result<(), Error> {
+        match self.exchange(&mut || self.heartbeat_message(), deadline)? {
+            Response::Heartbeat(pulse) => {
+                self.news.hear(pulse, Some(self.asked_ms.load(Ordering::Relaxed)));
+                self.ring();
+                Ok(())
+            }
+            other => Err(crate::link::unexpected(&self.endpoint, &other)),
+        }
+    }
+
     /// Sends a request and reads its response. A [`Response::Refused`] comes back as an error.
     pub(crate) fn request(&self, request: &Request, deadline: Deadline) -> Result<Response, Error> {
-        let mut stream = self.turn(deadline)?;
+        self.exchange(&mut || request.clone(), deadline)
+    }
+
+    fn exchange(&self, request: &mut dyn FnMut() -> Request, deadline: Deadline) -> Result<Response, Error> {
+        let turn = self.turn(deadline)?;
         if self.is_lost() {
-            self.give_back(stream);
             let reason = "the control connection was lost".to_owned();
             return Err(Error::Unreachable { endpoint: self.endpoint.clone(), reason });
         }
-        let exchanged = exchange(&mut Timed { stream: &mut stream, deadline }, request);
-        if exchanged.is_err() {
-            self.lost.store(true, Ordering::Relaxed);
-        }
-        self.give_back(stream);
-        match exchanged {
-            Ok(Response::Refused(refusal)) => {
-                if refusal.code == RefusalCode::Fenced {
-                    // The session is over; only a new one can go on.
-                    self.lost.store(true, Ordering::Relaxed);
+        let timed = &mut Timed { stream: &self.stream, deadline };
+        let exchanged = write_frame(timed, &request()).and_then(|()| {
+            loop {
+                if let Some(response) = self.read_response(timed)? {
+                    return Ok(response);
                 }
-                Err(Error::from_refusal(&self.endpoint, refusal))
             }
+        });
+        self.judge(&exchanged);
+        drop(turn);
+        match exchanged {
+            Ok(Response::Refused(refusal)) => Err(Error::from_refusal(&self.endpoint, refusal)),
             Ok(response) => Ok(response),
             Err(error) => Err(Error::from_wire(&self.endpoint, error)),
         }
     }
 
-    /// Waits until no other request is under way, and takes the stream if there is time left to use it: a request
-    /// that can't even be sent is no reason to lose the channel.
-    fn turn(&self, deadline: Deadline) -> Result<Stream, Error> {
-        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.back.wait_timeout_while(stream, deadline.left(), |stream| stream.is_none());
-        let mut stream = waited.unwrap_or_else(PoisonError::into_inner).0;
-        let taken = if deadline.has_passed() { None } else { stream.take() };
-        taken.ok_or_else(|| Error::Timeout {
-            endpoint: self.endpoint.clone(),
-            after_ms: deadline.whole_ms(),
-            doing: "waiting for the control connection",
-            effect: Effect::No,
-        })
-    }
-
-    fn give_back(&self, stream: Stream) {
-        *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
-        // All: one of those that wait may have no time left, and would wake nobody else.
-        self.back.notify_all();
-    }
-}
-
-fn exchange(stream: &mut Timed<'_>, request: &Request) -> Result<Response, WireError> {
-    write_frame(stream, request)?;
-    loop {
-        match read_frame(stream)? {
-            // Said unasked; the next heartbeat's answer says it again.
-            Response::Notice(_) => {}
-            response => return Ok(response),
-        }
-    }
-}
-
-/// A server that was stopped accepts nobody, and a full queue of its socket would make connecting wait for ever.
-fn connect_unix(path: &Path, deadline: Deadline) -> io::Result<UnixStream> {
-    let address = SocketAddrUnix::new(path)?;
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    let left = deadline.left().max(Duration::from_millis(1));
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(left))?;
-    rustix::net::connect(&socket, &address)?;
-    Ok(UnixStream::from(socket))
-}
-
-fn connect_tcp(host: &str, port: u16, deadline: Deadline) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, format!("`{host}` has no address"));
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, deadline.left().max(Duration::from_millis(1))) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
+    /// Reads a frame: a response, or what was said unasked.
+    fn read_response(&self, timed: &mut Timed<'_>) -> Result<Option<Response>, WireError> {
+        match read_frame(timed)? {
+            Response::Notice(pulse) => {
+                self.news.hear(pulse, None);
+                Ok(None)
             }
-            Err(error) => last = error,
+            response => Ok(Some(response)),
         }
     }
-    Err(last)
+
+    /// After a failure the channel is lost, and so it is once the session was fenced: only a new one can go on.
+    fn judge(&self, exchanged: &Result<Response, WireError>) {
+        match exchanged {
+            Ok(Response::Refused(refusal)) if refusal.code == RefusalCode::Fenced => self.lose(),
+            Ok(_) => {}
+            Err(_) => self.lose(),
+        }
+    }
+
+    /// Waits until no other request is under way, and takes the channel if there is time left to use it: a request
+    /// that can't even be sent is no reason to lose it.
+    fn turn(&self, deadline: Deadline) -> Result<Turn<'_>, Error> {
+        let is_busy = self.lock();
+        let waited = self.back.wait_timeout_while(is_busy, deadline.left(), |is_busy| *is_busy);
+        let mut is_busy = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if *is_busy || deadline.has_passed() {
+            return Err(Error::Timeout {
+                endpoint: self.endpoint.clone(),
+                after_ms: deadline.whole_ms(),
+                doing: "waiting for the control connection",
+                effect: Effect::No,
+            });
+        }
+        *is_busy = true;
+        Ok(Turn(self))
+    }
+
+    fn try_turn(&self) -> Option<Turn<'_>> {
+        let mut is_busy = self.lock();
+        // Not made in vain: its end would free the channel.
+        (!std::mem::replace(&mut *is_busy, true)).then(|| Turn(self))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_busy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a request is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        *self.lock()
+    }
+
+    /// Begins an errand, if the channel is free: its answer is for [`Control::go_on`]. `false` if it is not free; then the
+    /// errand is kept.
+    pub(crate) fn begin(&self, errand: Errand) -> bool {
+        let Some(turn) = self.try_turn().filter(|_| !self.is_lost()) else {
+            if let Errand::Request(request) = errand {
+                self.outbox.lock().unwrap_or_else(PoisonError::into_inner).push_front(request);
+            }
+            return false;
+        };
+        let request = match errand {
+            Errand::Heartbeat => self.heartbeat_message(),
+            Errand::Request(request) => request,
+        };
+        let timed = &mut Timed { stream: &self.stream, deadline: Deadline::after(FRAME_TIME) };
+        if write_frame(timed, &request).is_err() {
+            self.lose();
+            return false;
+        }
+        // The channel stays taken until the answer is there.
+        std::mem::forget(turn);
+        true
+    }
+
+    /// Something came while an errand is under way. The errand's answer, if it is that; after it the channel is free again.
+    pub(crate) fn go_on(&self) -> Option<Response> {
+        let timed = &mut Timed { stream: &self.stream, deadline: Deadline::after(FRAME_TIME) };
+        let response = self.read_response(timed);
+        match response {
+            Ok(None) => return None,
+            Ok(Some(Response::Heartbeat(ref pulse))) => {
+                self.news.hear(pulse.clone(), Some(self.asked_ms.load(Ordering::Relaxed)));
+            }
+            _ => {}
+        }
+        let exchanged = response.map(|response| response.unwrap_or(Response::Goodbye));
+        self.judge(&exchanged);
+        drop(Turn(self));
+        exchanged.ok()
+    }
+
+    /// The errand under way has been for too long: the channel is lost.
+    pub(crate) fn give_up(&self) {
+        self.lose();
+        drop(Turn(self));
+    }
+
+    /// Something may have come while no request was under way: what was said unasked, or the connection's end.
+    pub(crate) fn listen(&self) {
+        let Some(turn) = self.try_turn() else { return };
+        if self.is_lost() || !self.stream.is_readable() {
+            return;
+        }
+        let timed = &mut Timed { stream: &self.stream, deadline: Deadline::after(FRAME_TIME) };
+        if !matches!(self.read_response(timed), Ok(None)) {
+            self.lose();
+        }
+        drop(turn);
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// What is sent without anybody waiting for it.
+#[derive(Debug)]
+pub(crate) enum Errand {
+    Heartbeat,
+    Request(Request),
+}
+
+/// The right to use the channel. Dropping it gives the channel back.
+struct Turn<'a>(&'a Control);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = false;
+        // All: one of those that wait may have no time left, and would wake nobody else.
+        self.0.back.notify_all();
+        self.0.ring();
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc::channel;
     use std::time::Instant;
 
-    use sidestep_common::wire::Pulse;
+    use sidestep_common::wire::{DirectoryChanges, DirectoryRun, Pulse};
 
     use super::*;
+    use crate::testing::{LONG, channel_to_peer};
 
     const SHORT: Duration = Duration::from_millis(100);
-    const LONG: Duration = Duration::from_secs(30);
-
-    /// A channel to a peer that exchanged preambles; the peer's end comes with it.
-    fn channel_to_peer() -> (Control, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint: Endpoint = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let peer = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            stream.read_exact(&mut [0; Preamble::BYTES]).unwrap();
-            stream.write_all(&Preamble(PreambleKind::Control).encode()).unwrap();
-            stream
-        });
-        let control = Control::open(&endpoint, Deadline::after(LONG)).unwrap();
-        (control, peer.join().unwrap())
-    }
-
     /// A heartbeat waits for a server that has stopped. Another request, with a deadline of its own, does not wait
     /// for the heartbeat's.
     #[test]
@@ -294,6 +409,66 @@ mod tests {
         assert!(!control.is_lost());
         write_frame(&mut peer, &Response::Heartbeat(Pulse::default())).unwrap();
         control.request(&Request::Heartbeat { epoch: 1, wants_epoch: false }, Deadline::after(LONG)).unwrap();
+    }
+
+    /// What the server says unasked, before an answer or while nobody asks, is no answer; the newest is kept.
+    #[test]
+    fn notices_are_kept() {
+        let (control, mut peer) = channel_to_peer();
+        let notice = |epoch| {
+            let changes = DirectoryChanges::Runs(vec![DirectoryRun { first: 3, count: 1 }]);
+            Response::Notice(Pulse { epoch, changes, ..Pulse::default() })
+        };
+        write_frame(&mut peer, &notice(2)).unwrap();
+        write_frame(&mut peer, &notice(3)).unwrap();
+        write_frame(&mut peer, &Response::ChunksReturned).unwrap();
+        let answer = control.request(&Request::ReturnChunks(Vec::new()), Deadline::after(LONG)).unwrap();
+        assert_eq!(answer, Response::ChunksReturned);
+        let heard = control.news.take().pulse.unwrap();
+        assert_eq!((heard.pulse.epoch, heard.asked_ms), (3, None));
+        assert!(!control.news.are_there());
+        write_frame(&mut peer, &notice(4)).unwrap();
+        while !control.stream.is_readable() {
+            std::thread::yield_now();
+        }
+        control.listen();
+        control.news.put_back(heard);
+        assert_eq!(control.news.take().pulse.unwrap().pulse.epoch, 4, "an older one is not put back over it");
+        write_frame(&mut peer, &Response::ChunksReturned).unwrap();
+        while !control.stream.is_readable() {
+            std::thread::yield_now();
+        }
+        control.listen();
+        assert!(control.is_lost(), "an answer to what nobody asked");
+    }
+
+    /// A heartbeat acknowledges the newest epoch that may be, and never an older one; who acknowledges another one is heard
+    /// without being due.
+    #[test]
+    fn heartbeats_acknowledge_what_may_be() {
+        let (control, mut peer) = channel_to_peer();
+        let mut next = |errand: Option<Errand>| {
+            assert!(control.begin(errand.unwrap()));
+            assert!(!control.begin(Errand::Heartbeat), "one at a time");
+            let request: Request = read_frame(&mut peer).unwrap();
+            write_frame(&mut peer, &Response::Heartbeat(Pulse::default())).unwrap();
+            while control.go_on().is_none() {}
+            request
+        };
+        control.begin_in(5);
+        assert!(control.next_errand(false).is_none());
+        let beat = next(control.next_errand(true));
+        assert_eq!(beat, Request::Heartbeat { epoch: 5, wants_epoch: false });
+        control.acknowledge(7);
+        control.acknowledge(6);
+        control.set_wants_epoch(true);
+        let beat = next(control.next_errand(false));
+        assert_eq!(beat, Request::Heartbeat { epoch: 7, wants_epoch: true });
+        assert!(control.next_errand(false).is_none());
+        assert!(control.news.take().pulse.unwrap().asked_ms.is_some());
+        control.send_later(Request::Statistics);
+        assert!(control.has_errands());
+        assert_eq!(next(control.next_errand(false)), Request::Statistics);
     }
 
     /// A peer that sends a byte now and then keeps nobody beyond the deadline.

@@ -13,9 +13,10 @@ use sidestep_common::fabric::{
     Verb, VerbList,
 };
 use sidestep_common::layout::SizeClass;
-use sidestep_common::wire::ChunkPurpose;
+use sidestep_common::wire::{BucketReport, ChunkPurpose};
 use smallvec::SmallVec;
 
+use crate::allocator::due_since_ms;
 use crate::backoff::Backoff;
 use crate::clock::{Deadline, now_ms};
 use crate::error::Error;
@@ -24,18 +25,21 @@ use crate::operation::{Action, Context, Operation, OperationError, PendingCas, P
 use crate::statistics::Tally;
 use crate::trace::{Tracer, swap_outcome};
 
-/// What the driver needs of its session: the operations' context, and memory from the server.
+/// What the driver needs of its session: the operations' context, and what the server alone can do.
 pub(crate) trait Ground {
     /// What operations may know and use.
     fn context(&mut self, now_ms: u64) -> Context<'_>;
 
-    /// Gets block memory from the server into the allocator.
-    fn get_memory(
+    /// Asks the server for block memory, for the allocator.
+    fn ask_memory(
         &mut self,
         class: SizeClass,
         purpose: ChunkPurpose,
         deadline: Deadline,
     ) -> Result<(), Error>;
+
+    /// Tells the server of a bucket without room. `false` if the index can't grow.
+    fn report_bucket(&mut self, report: BucketReport, deadline: Deadline) -> Result<bool, Error>;
 }
 
 /// Why an operation did not end by itself.
@@ -187,7 +191,7 @@ impl Driver {
                     return true;
                 }
                 let operation = &mut operations[one.index];
-                let stepped = step(ground, operation, &one.replies, deadline);
+                let stepped = self.step(ground, operation, &one.replies, deadline);
                 let result = match stepped {
                     Stepped::Posts(plan) => {
                         self.recycle(&mut one.replies);
@@ -235,7 +239,7 @@ impl Driver {
             };
             let stop = posted.and_then(|()| self.wait_for(&mut active, round_trip, deadline));
             if let Err(stop) = stop {
-                self.stop(ground, active, operations, &stop, deadline, &mut finish);
+                self.stop(ground, active, operations, &stop, &mut finish);
                 return;
             }
         }
@@ -437,7 +441,6 @@ impl Driver {
         active: SmallVec<[Active; 1]>,
         operations: &mut [O],
         halt: &Halt,
-        deadline: Deadline,
         finish: &mut impl FnMut(Finished<'_, O::Output>),
     ) {
         if let Halt::Failed(failure) = halt {
@@ -446,7 +449,7 @@ impl Driver {
         for mut one in active {
             let operation = &mut operations[one.index];
             if !one.replies.is_empty()
-                && let Stepped::Done(result, _) = step(ground, operation, &one.replies, deadline)
+                && let Stepped::Done(result, _) = self.last_step(ground, operation, &one.replies)
             {
                 // The mark of a block that it freed, if any, is lost, as if the client had died here.
                 let (replies, restarts) = (&one.replies[..], operation.restarts());
@@ -468,6 +471,113 @@ impl Driver {
             finish(Finished { index: one.index, result, replies: &[], tally: one.tally, restarts });
             self.recycle(&mut one.replies);
         }
+    }
+
+    /// Steps an operation, getting memory and room for it as often as it asks. None of its verbs is out.
+    fn step<O: Operation>(
+        &mut self,
+        ground: &mut impl Ground,
+        operation: &mut O,
+        replies: &[Reply],
+        deadline: Deadline,
+    ) -> Stepped<O::Output> {
+        let mut replies = replies;
+        loop {
+            let wanted = match operation.step(&mut ground.context(now_ms()), replies) {
+                Step::Post(plan) => return Stepped::Posts(plan),
+                Step::Pause => return Stepped::Pauses,
+                Step::Done(result, last) => return Stepped::Done(result.map_err(Stop::from), last),
+                Step::Memory(class, purpose) => self.get_memory(ground, class, purpose, deadline),
+                Step::Grow(report) => match ground.report_bucket(report, deadline) {
+                    Ok(true) => return Stepped::Pauses,
+                    Ok(false) => Err(Context::BUCKET_FULL.into()),
+                    Err(error) => Err(Stop::Error(error)),
+                },
+            };
+            if let Err(stop) = wanted {
+                operation.release(&mut ground.context(now_ms()));
+                return Stepped::Done(Err(stop), None);
+            }
+            replies = &[];
+        }
+    }
+
+    /// Shows an operation its last replies, when nothing can be done for it any more.
+    fn last_step<O: Operation>(
+        &mut self,
+        ground: &mut impl Ground,
+        operation: &mut O,
+        replies: &[Reply],
+    ) -> Stepped<O::Output> {
+        match operation.step(&mut ground.context(now_ms()), replies) {
+            Step::Done(result, last) => Stepped::Done(result.map_err(Stop::from), last),
+            Step::Post(plan) => Stepped::Posts(plan),
+            Step::Pause | Step::Memory(..) | Step::Grow(_) => Stepped::Pauses,
+        }
+    }
+
+    /// Gets block memory: what has ripened; else what others have marked since the maps were read last, which ripens; else
+    /// the server's; else what ripens soon enough.
+    #[cold]
+    fn get_memory(
+        &mut self,
+        ground: &mut impl Ground,
+        class: SizeClass,
+        purpose: ChunkPurpose,
+        deadline: Deadline,
+    ) -> Result<(), Stop> {
+        let mut refused: Option<(Error, u64)> = None;
+        loop {
+            let now_ms = now_ms();
+            let context = ground.context(now_ms);
+            let (allocator, grace_ms) = (context.allocator, context.superblock.grace_ms);
+            if allocator.ripen(class, purpose, grace_ms, now_ms) {
+                return Ok(());
+            }
+            // Once there is no other memory, each map is looked at, however lately it was.
+            let since_ms = refused
+                .as_ref()
+                .map_or_else(|| due_since_ms(grace_ms, now_ms), |(_, refused_ms)| *refused_ms);
+            let mut next = allocator.harvest((class, ChunkPurpose::General), since_ms, now_ms);
+            if next.is_none() && purpose == ChunkPurpose::Delete {
+                next = allocator.harvest((class, purpose), since_ms, now_ms);
+            }
+            if let Some(harvest) = next {
+                self.aside(ground, harvest, deadline)?;
+                if refused.is_some() {
+                    continue;
+                }
+            }
+            let Some((error, refused_ms)) = refused else {
+                match ground.ask_memory(class, purpose, deadline) {
+                    Ok(()) => {}
+                    Err(error @ Error::OutOfMemory(_)) => refused = Some((error, now_ms)),
+                    Err(error) => return Err(Stop::Error(error)),
+                }
+                continue;
+            };
+            let ripe_ms = ground.context(now_ms).allocator.ripe_ms(class, purpose, grace_ms);
+            let wait = ripe_ms.map(|ripe_ms| Duration::from_millis(ripe_ms.saturating_sub(now_ms)));
+            match wait.filter(|wait| *wait < deadline.left()) {
+                Some(wait) => std::thread::sleep(wait),
+                None => return Err(Stop::Error(error)),
+            }
+            refused = Some((error, refused_ms));
+        }
+    }
+
+    /// Runs an operation of the session's own between the rounds of others, or between calls: it is in no trace.
+    pub(crate) fn aside<O: Operation>(
+        &mut self,
+        ground: &mut impl Ground,
+        operation: O,
+        deadline: Deadline,
+    ) -> Result<O::Output, Stop> {
+        let tracer = self.tracer.take();
+        let mut result = Err(Stop::Timeout(None));
+        self.run(ground, &mut [operation], deadline, |finished| result = finished.result);
+        self.tracer = tracer;
+        result
     }
 
     fn recycle(&mut self, replies: &mut Replies) {
@@ -508,29 +618,6 @@ enum Halt {
 impl From<BufferError> for Halt {
     fn from(error: BufferError) -> Self {
         Self::Buffers(error)
-    }
-}
-
-/// Steps an operation, getting memory for it as often as it asks.
-fn step<O: Operation>(
-    ground: &mut impl Ground,
-    operation: &mut O,
-    replies: &[Reply],
-    deadline: Deadline,
-) -> Stepped<O::Output> {
-    let mut replies = replies;
-    loop {
-        match operation.step(&mut ground.context(now_ms()), replies) {
-            Step::Post(plan) => return Stepped::Posts(plan),
-            Step::Pause => return Stepped::Pauses,
-            Step::Done(result, last) => return Stepped::Done(result.map_err(Stop::from), last),
-            Step::Memory(class, purpose) => {
-                if let Err(error) = ground.get_memory(class, purpose, deadline) {
-                    return Stepped::Done(Err(Stop::Error(error)), None);
-                }
-                replies = &[];
-            }
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sidestep_common::fabric::{Fabric, Reply};
 use sidestep_common::layout::{SizeClass, Superblock};
-use sidestep_common::wire::{ChunkGrant, ChunkPurpose, Request, Response, Welcome};
+use sidestep_common::wire::{BucketReport, ChunkGrant, ChunkPurpose, Request, Response, Welcome};
 
 use crate::Error;
 use crate::allocator::Allocator;
@@ -19,7 +19,7 @@ use crate::driver::{Driver, Ground, Stop};
 use crate::link::SessionGround;
 use crate::operation::change::{Change, Changed};
 use crate::operation::get::Get;
-use crate::operation::{Context, Operation, WriteIds};
+use crate::operation::{Context, Hints, Operation, WriteIds};
 use crate::region_view::RegionView;
 use crate::statistics::{Counters, SharedCounters};
 
@@ -78,7 +78,7 @@ impl Channel {
     /// If the session was not entered.
     pub fn get_memory(&mut self, class: SizeClass, purpose: ChunkPurpose) -> Result<(), Error> {
         let deadline = Deadline::after(self.patience);
-        self.ground.as_mut().expect("a session").get_memory(class, purpose, deadline)
+        self.ground.as_mut().expect("a session").ask_memory(class, purpose, deadline)
     }
 
     /// The session's block memory.
@@ -96,6 +96,7 @@ struct Listed {
     directory: Directory,
     allocator: Allocator,
     write_ids: WriteIds,
+    hints: Hints,
     grants: Vec<ChunkGrant>,
 }
 
@@ -106,17 +107,23 @@ impl Ground for Listed {
             directory: &self.directory,
             allocator: &mut self.allocator,
             write_ids: &mut self.write_ids,
+            hints: &mut self.hints,
             now_ms,
         }
     }
 
-    fn get_memory(&mut self, class: SizeClass, purpose: ChunkPurpose, _: Deadline) -> Result<(), Error> {
+    fn ask_memory(&mut self, class: SizeClass, purpose: ChunkPurpose, _: Deadline) -> Result<(), Error> {
         let Some(grant) = self.grants.pop() else {
             return Err(Error::OutOfMemory("no grant is left".into()));
         };
         self.allocator
             .add_asked(&self.superblock.geometry, (class, 1, purpose), &[grant])
             .map_err(|error| Error::from_grant(ENDPOINT, error))
+    }
+
+    /// This index never grows.
+    fn report_bucket(&mut self, _: BucketReport, _: Deadline) -> Result<bool, Error> {
+        Ok(false)
     }
 }
 
@@ -144,7 +151,8 @@ impl Joined {
         check_region(&mut driver, &superblock, ENDPOINT, deadline)?;
         let directory = read_directory(&mut driver, &superblock, ENDPOINT, deadline)?;
         let (allocator, write_ids) = (Allocator::new(), WriteIds::new(1, 0));
-        Ok(Self { driver, ground: Listed { superblock, directory, allocator, write_ids, grants } })
+        let hints = Hints::default();
+        Ok(Self { driver, ground: Listed { superblock, directory, allocator, write_ids, hints, grants } })
     }
 
     /// What the region says of itself.

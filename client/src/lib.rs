@@ -27,10 +27,14 @@ mod link;
 pub mod operation;
 mod pacemaker;
 mod region_view;
+mod seat;
 mod session;
 mod settings;
 mod statistics;
+#[cfg(test)]
+mod testing;
 mod trace;
+mod upkeep;
 
 pub use client::{Client, ClientBuilder};
 pub use endpoint::{DEFAULT_PORT, Endpoint, EndpointError, Place};

@@ -4,27 +4,30 @@
 //! channel described. A new data path is joined only after the old one is given up, so the server's fence
 //! finds nothing that it can't revoke. Attempts follow each other after longer and longer, random waits.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sidestep_common::fabric::{ConnectOptions, Effect, FabricKind, Join, SessionId, connect};
 use sidestep_common::layout::{SizeClass, Superblock, VALUE_BYTES_MAX};
-use sidestep_common::wire::{ChunkPurpose, Hello, RefusalCode, Request, Response, Welcome};
+use sidestep_common::wire::{BucketReport, ChunkPurpose, Hello, RefusalCode, Request, Response, Welcome};
 
 use crate::allocator::Allocator;
 use crate::backoff::Backoff;
-use crate::bootstrap::{check_region, read_directory};
+use crate::bootstrap::{check_region, learn_directory, read_directory};
 use crate::clock::Deadline;
 use crate::control::Control;
 use crate::driver::{Driver, Ground};
 use crate::endpoint::{Endpoint, Place};
 use crate::error::Error;
-use crate::operation::{Context, WriteIds};
+use crate::operation::{Context, Hints, WriteIds};
 use crate::pacemaker::Pacemaker;
 use crate::region_view::{RegionView, SharedView};
+use crate::seat::Seat;
 use crate::settings::Settings;
 use crate::statistics::SharedCounters;
+use crate::upkeep::{UPKEEP_TIME, attend};
 
 /// What the sessions of a client share.
 #[derive(Debug)]
@@ -57,7 +60,6 @@ pub(crate) struct Link {
 pub(crate) struct Member {
     pub(crate) control: Arc<Control>,
     pub(crate) ground: SessionGround,
-    pub(crate) welcome: Welcome,
     pub(crate) value_bytes_max: usize,
 }
 
@@ -69,10 +71,10 @@ pub(crate) struct Identity {
     pub(crate) incarnation: u64,
 }
 
-impl Member {
-    /// Which session this is.
-    pub(crate) fn identity(&self) -> Identity {
-        Identity { session: self.welcome.session, incarnation: self.ground.view.superblock.incarnation }
+impl Link {
+    /// Neither its data path nor its control channel has failed, as far as is known.
+    pub(crate) fn is_good(&self) -> bool {
+        !self.driver.is_broken() && !self.member.control.is_lost()
     }
 }
 
@@ -84,6 +86,13 @@ pub(crate) struct SessionGround {
     pub(crate) view: Arc<RegionView>,
     pub(crate) allocator: Allocator,
     write_ids: WriteIds,
+    hints: Hints,
+    /// Reported as filling up, the last ones: once is enough.
+    hinted: VecDeque<BucketReport>,
+    /// The newest audit that was asked about.
+    pub(crate) audit_asked: u64,
+    /// Classes that were looked through for memory that can go back.
+    pub(crate) tidied: usize,
     counters: SharedCounters,
 }
 
@@ -102,10 +111,44 @@ impl SessionGround {
             view,
             allocator: Allocator::new(),
             write_ids: WriteIds::new(session.0, random()),
+            hints: Hints::default(),
+            hinted: VecDeque::new(),
+            audit_asked: 0,
+            tidied: 0,
             counters: SharedCounters::clone(counters),
         }
     }
+
+    /// The session's control channel.
+    pub(crate) const fn control(&self) -> &Arc<Control> {
+        &self.control
+    }
+
+    /// Buckets that fill up and were not reported lately.
+    pub(crate) fn take_hints(&mut self) -> Vec<BucketReport> {
+        let mut new = Vec::new();
+        for hint in self.hints.take() {
+            if self.hinted.contains(&hint) {
+                continue;
+            }
+            if self.hinted.len() == HINTED_MAX {
+                self.hinted.pop_front();
+            }
+            self.hinted.push_back(hint);
+            new.push(hint);
+        }
+        new
+    }
+
+    /// Whether there is a bucket to report.
+    #[inline]
+    pub(crate) fn has_hints(&self) -> bool {
+        !self.hints.is_empty()
+    }
 }
+
+/// Reports that are remembered, not to be made twice.
+const HINTED_MAX: usize = 64;
 
 impl Ground for SessionGround {
     fn context(&mut self, now_ms: u64) -> Context<'_> {
@@ -114,11 +157,12 @@ impl Ground for SessionGround {
             directory: &self.view.directory,
             allocator: &mut self.allocator,
             write_ids: &mut self.write_ids,
+            hints: &mut self.hints,
             now_ms,
         }
     }
 
-    fn get_memory(
+    fn ask_memory(
         &mut self,
         class: SizeClass,
         purpose: ChunkPurpose,
@@ -135,6 +179,15 @@ impl Ground for SessionGround {
             other => Err(unexpected(&self.endpoint, &other)),
         }
     }
+
+    fn report_bucket(&mut self, report: BucketReport, deadline: Deadline) -> Result<bool, Error> {
+        match self.control.request(&Request::ReportBucket(report), deadline) {
+            Ok(Response::BucketReported) => Ok(true),
+            Ok(other) => Err(unexpected(&self.endpoint, &other)),
+            Err(Error::Refused { refusal, .. }) if refusal.code == RefusalCode::IndexFull => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// Attempts to join again start this far apart, and end that far apart.
@@ -146,7 +199,10 @@ const RECONNECT_LIMIT: Duration = Duration::from_secs(2);
 pub(crate) struct Joiner {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: SharedCounters,
-    link: Option<Link>,
+    /// Where the link is between calls.
+    seat: Arc<Seat>,
+    /// What the server said when the session was opened, and which session it is.
+    welcome: Option<(Box<Welcome>, Identity)>,
     /// The session whose data path was given up and not joined again yet.
     member: Option<Member>,
     backoff: Backoff,
@@ -158,44 +214,91 @@ impl Joiner {
     /// Opens a new session.
     pub(crate) fn open(shared: Arc<Shared>, counters: SharedCounters) -> Result<Self, Error> {
         let backoff = Backoff::new(RECONNECT_FIRST, RECONNECT_LIMIT, random());
-        let mut joiner = Self { shared, counters, link: None, member: None, backoff, not_before: None };
+        let seat = Arc::default();
+        let mut joiner =
+            Self { shared, counters, seat, welcome: None, member: None, backoff, not_before: None };
         let deadline = Deadline::after(joiner.shared.settings.connect_timeout);
-        joiner.link = Some(joiner.join_new(deadline)?);
+        let link = joiner.join_new(deadline)?;
+        joiner.seat.put(Some(link));
         Ok(joiner)
     }
 
-    /// The link, joined again if it was lost, by the deadline. It is to be put back.
+    /// The link, joined again if it was lost, by the deadline. It is to be put back. What the session owes the server
+    /// is done first.
     #[inline]
-    pub(crate) fn take(&mut self, deadline: Deadline) -> Result<Link, Error> {
-        match self.link.take() {
-            Some(link) if !link.driver.is_broken() && !link.member.control.is_lost() => Ok(link),
+    pub(crate) fn take(&mut self, deadline: Deadline) -> Result<Box<Link>, Error> {
+        let taken = self.seat.take(deadline).map_err(|_| Error::Timeout {
+            endpoint: self.shared.endpoint.to_string(),
+            after_ms: deadline.whole_ms(),
+            doing: "waiting for the session's upkeep",
+            effect: Effect::No,
+        })?;
+        match taken {
+            Some(mut link) if link.is_good() => {
+                if link.member.control.news.are_there() {
+                    attend(&mut link, Deadline::after(UPKEEP_TIME.min(deadline.left())));
+                    if !link.is_good() {
+                        return self.join_again(Some(link), deadline);
+                    }
+                }
+                Ok(link)
+            }
             link => self.join_again(link, deadline),
         }
     }
 
     /// Puts the link back.
     #[inline]
-    pub(crate) fn put(&mut self, link: Link) -> &mut Link {
-        self.link.insert(link)
+    pub(crate) fn put(&mut self, link: Box<Link>) {
+        let control = &link.member.control;
+        if control.news.are_there() || link.member.ground.has_hints() {
+            // They came, or were found, during the call.
+            if link.member.ground.has_hints() {
+                control.news.have_hints();
+            }
+            control.ring();
+        }
+        self.seat.put(Some(link));
+    }
+
+    /// Something with the link.
+    pub(crate) fn with<T>(
+        &mut self,
+        deadline: Deadline,
+        act: impl FnOnce(&mut Link) -> T,
+    ) -> Result<T, Error> {
+        let mut link = self.take(deadline)?;
+        let result = act(&mut link);
+        self.put(link);
+        Ok(result)
     }
 
     /// The session for the last time, with its data path if it has one.
-    pub(crate) fn leave(&mut self) -> Option<(Option<Driver>, Member)> {
-        match self.link.take() {
+    pub(crate) fn leave(&mut self, deadline: Deadline) -> Option<(Option<Driver>, Member)> {
+        let taken = self.seat.take(deadline).ok()?;
+        self.seat.put(None);
+        match taken.map(|link| *link) {
             Some(Link { driver, member }) => Some((Some(driver), member)),
             None => self.member.take().map(|member| (None, member)),
         }
     }
 
-    /// The link as it is, for looking at.
-    pub(crate) const fn peek(&mut self) -> Option<&mut Link> {
-        self.link.as_mut()
+    /// Something with the link as it is, if there is one.
+    pub(crate) fn peek<T>(&mut self, deadline: Deadline, look: impl FnOnce(&mut Link) -> T) -> Option<T> {
+        let mut link = self.seat.take(deadline).ok()?;
+        let result = link.as_mut().map(|link| look(link));
+        self.seat.put(link);
+        result
     }
 
     /// Which session this is, if there is one.
     pub(crate) fn identity(&self) -> Option<Identity> {
-        let member = self.link.as_ref().map(|link| &link.member).or(self.member.as_ref());
-        member.map(Member::identity)
+        self.welcome.as_ref().map(|(_, identity)| *identity)
+    }
+
+    /// What the server said when the session was opened.
+    pub(crate) fn welcome(&self) -> Option<&Welcome> {
+        self.welcome.as_ref().map(|(welcome, _)| &**welcome)
     }
 
     /// The link has proved good: the next loss is a new one, and the first attempt to mend it is made at once.
@@ -207,8 +310,17 @@ impl Joiner {
         }
     }
 
+    /// The seat is this call's, and has no link meanwhile.
     #[cold]
-    fn join_again(&mut self, link: Option<Link>, deadline: Deadline) -> Result<Link, Error> {
+    fn join_again(&mut self, link: Option<Box<Link>>, deadline: Deadline) -> Result<Box<Link>, Error> {
+        let joined = self.try_to_join_again(link.map(|link| *link), deadline);
+        if joined.is_err() {
+            self.seat.put(None);
+        }
+        joined
+    }
+
+    fn try_to_join_again(&mut self, link: Option<Link>, deadline: Deadline) -> Result<Box<Link>, Error> {
         if let Some(Link { driver, member }) = link {
             // Given up before anything is asked for: the server can't take a mapping away.
             drop(driver);
@@ -231,7 +343,11 @@ impl Joiner {
             }
             let joined = match self.member.take().filter(|member| !member.control.is_lost()) {
                 Some(member) => self.rejoin(member, deadline),
-                None => self.join_new(deadline),
+                None => {
+                    // It has forgotten everything.
+                    self.welcome = None;
+                    self.join_new(deadline)
+                }
             };
             match joined {
                 Ok(link) => {
@@ -253,13 +369,13 @@ impl Joiner {
 
     /// Has the server fence the old queue pair, and joins a new one; the session and its chunks survive. If the
     /// server doesn't know the session any more, the next attempt begins a new one.
-    fn rejoin(&mut self, member: Member, deadline: Deadline) -> Result<Link, Error> {
+    fn rejoin(&mut self, member: Member, deadline: Deadline) -> Result<Box<Link>, Error> {
         let join = match member.control.request(&Request::Rejoin, deadline)? {
             Response::Rejoined(join) => join,
             other => return Err(unexpected(&self.shared.endpoint.to_string(), &other)),
         };
         match self.join_data(&join, member.control.peer(), &member.ground.view.superblock, deadline) {
-            Ok(driver) => Ok(Link { driver, member }),
+            Ok(driver) => Ok(Box::new(Link { driver, member })),
             Err(error) => {
                 self.member = Some(member);
                 Err(error)
@@ -268,7 +384,7 @@ impl Joiner {
     }
 
     /// Opens a new session: control channel, hello, data path, superblock check, directory.
-    fn join_new(&self, deadline: Deadline) -> Result<Link, Error> {
+    fn join_new(&mut self, deadline: Deadline) -> Result<Box<Link>, Error> {
         let endpoint = self.shared.endpoint.to_string();
         let settings = &self.shared.settings;
         let mut fabrics = fabrics_to_try(&self.shared.endpoint);
@@ -307,8 +423,12 @@ impl Joiner {
             if settings.check_region {
                 check_region(&mut driver, &superblock, &endpoint, deadline)?;
             }
+            // What was published before the session's first epoch is read after it.
             let view = match self.shared.view.of(&superblock) {
-                Some(view) => view,
+                Some(view) => {
+                    learn_directory(&mut driver, &view, &endpoint, deadline)?;
+                    view
+                }
                 None => {
                     let directory = read_directory(&mut driver, &superblock, &endpoint, deadline)?;
                     let view = Arc::new(RegionView { superblock, directory });
@@ -326,9 +446,14 @@ impl Joiner {
                 });
             }
             let lease = Duration::from_millis(welcome.lease_ms.max(1));
-            self.shared.pacemaker.watch(&control, lease, welcome.epoch);
+            control.begin_in(welcome.epoch);
+            self.shared.pacemaker.watch(&control, &self.seat, lease);
             let ground = SessionGround::new(endpoint, &control, view, welcome.session, &self.counters);
-            return Ok(Link { driver, member: Member { control, ground, welcome, value_bytes_max } });
+            let member = Member { control, ground, value_bytes_max };
+            let identity =
+                Identity { session: welcome.session, incarnation: member.ground.view.superblock.incarnation };
+            self.welcome = Some((Box::new(welcome), identity));
+            return Ok(Box::new(Link { driver, member }));
         }
     }
 

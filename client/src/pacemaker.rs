@@ -1,106 +1,231 @@
-//! Heartbeats: a thread that renews the leases of a client's sessions.
+//! The thread that keeps a client's sessions up: heartbeats, what the server says unasked, and what sessions owe it.
 //!
-//! Always true: a session whose heartbeat failed is marked lost and reconnects at its next call; each is sent when
-//! its own is due, however often others come and go; the thread never outlives its owner by more than one heartbeat.
+//! Always true: it waits for all sessions at once, never for one server's answer; a session whose heartbeat failed, or has no
+//! answer when its lease ends, is marked lost and reconnects at its next call; each heartbeat is sent when its own is due,
+//! however often others come and go. It posts a session's verbs only while no call has the session's link, and then for a
+//! short time. It ends with its owner.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sidestep_common::wire::Request;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sidestep_common::wire::{Request, Response};
 
+use crate::allocator::Give;
 use crate::clock::Deadline;
-use crate::control::Control;
+use crate::control::{Bell, Control, Errand};
+use crate::seat::Seat;
+use crate::upkeep::{UPKEEP_TIME, attend, tidy_link};
 
 /// A heartbeat is sent three times in a lease, so that one that is late costs nothing.
 const BEATS_PER_LEASE: u32 = 3;
 /// Heartbeats are at least this far apart.
 const INTERVAL_MIN: Duration = Duration::from_millis(20);
-
 /// The wait when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
+/// A session without calls for so many heartbeats, ten leases, gives back what it does not use.
+const IDLE_BEATS: u32 = 10 * BEATS_PER_LEASE;
 
-/// A channel whose lease is kept up.
+/// A session that is kept up.
 #[derive(Debug)]
 struct Patient {
     control: Weak<Control>,
+    seat: Weak<Seat>,
     /// Between two heartbeats.
     interval: Duration,
     /// When the next one is sent.
     due: Instant,
-    /// The one that the session started in, acknowledged again with each heartbeat; never an older one.
-    epoch: u64,
+    awaiting: Option<Awaiting>,
+    /// Heartbeats since the last call.
+    idle_beats: u32,
+    /// Memory that is not used is looked for when the link is to be had.
+    is_to_be_tidied: bool,
+    /// Verbs did not get through: none before that.
+    not_before: Instant,
 }
 
-#[derive(Default, Debug)]
+/// An errand whose answer is not there.
+#[derive(Debug)]
+struct Awaiting {
+    until: Instant,
+    /// The audit that was asked about.
+    audit: u64,
+}
+
+#[derive(Debug)]
 struct Shared {
-    patients: Mutex<Vec<Patient>>,
+    /// Those that the thread doesn't know yet.
+    newcomers: Mutex<Vec<Patient>>,
+    bell: Arc<Bell>,
+    is_over: AtomicBool,
 }
 
 /// The thread's owner. Dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct Pacemaker {
     shared: Arc<Shared>,
-    wake: Sender<()>,
 }
 
 impl Pacemaker {
     /// Starts the thread.
     pub(crate) fn start() -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
-        let (wake, woken) = channel();
+        let bell = Arc::new(Bell::new()?);
+        let shared = Arc::new(Shared { newcomers: Mutex::default(), bell, is_over: AtomicBool::new(false) });
         let theirs = Arc::clone(&shared);
-        thread::Builder::new().name("sidestep-lease".into()).spawn(move || run(&theirs, &woken))?;
-        Ok(Self { shared, wake })
+        thread::Builder::new().name("sidestep-pacemaker".into()).spawn(move || run(&theirs))?;
+        Ok(Self { shared })
     }
 
-    /// Keeps `control`'s lease up for as long as somebody holds it, in the epoch that the session started in.
-    pub(crate) fn watch(&self, control: &Arc<Control>, lease: Duration, epoch: u64) {
+    /// Keeps up the session that has that channel, and its link in that seat, as long as both live and the channel holds.
+    pub(crate) fn watch(&self, control: &Arc<Control>, seat: &Arc<Seat>, lease: Duration) {
         let interval = (lease / BEATS_PER_LEASE).max(INTERVAL_MIN);
-        let due = Instant::now() + interval;
-        let patient = Patient { control: Arc::downgrade(control), interval, due, epoch };
-        self.shared.patients.lock().unwrap_or_else(PoisonError::into_inner).push(patient);
-        // The thread may be in a long wait for a slower lease. It can't have ended: it ends with `wake`.
-        let _ = self.wake.send(());
+        let now = Instant::now();
+        control.wake_with(&self.shared.bell);
+        let patient = Patient {
+            control: Arc::downgrade(control),
+            seat: Arc::downgrade(seat),
+            interval,
+            due: now + interval,
+            awaiting: None,
+            idle_beats: 0,
+            is_to_be_tidied: false,
+            not_before: now,
+        };
+        self.shared.newcomers.lock().unwrap_or_else(PoisonError::into_inner).push(patient);
+        self.shared.bell.ring();
     }
 }
 
-fn run(shared: &Shared, woken: &Receiver<()>) {
-    let mut wait = IDLE;
+impl Drop for Pacemaker {
+    fn drop(&mut self) {
+        // Pairs with nothing: the thread looks after each ring.
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.shared.bell.ring();
+    }
+}
+
+fn run(shared: &Shared) {
+    let mut patients: Vec<Patient> = Vec::new();
     loop {
-        match woken.recv_timeout(wait) {
-            Err(RecvTimeoutError::Disconnected) => return,
-            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+        patients.append(&mut shared.newcomers.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut controls = Vec::with_capacity(patients.len());
+        patients.retain(|patient| match patient.control.upgrade().filter(|control| !control.is_lost()) {
+            Some(control) => {
+                controls.push(control);
+                true
+            }
+            None => false,
+        });
+        let readable = wait(shared, &patients, &controls);
+        if shared.is_over.load(Ordering::Relaxed) {
+            return;
         }
-        wait = beat(shared);
+        for ((patient, control), is_readable) in patients.iter_mut().zip(&controls).zip(readable) {
+            patient.hear(control, is_readable);
+            patient.send(control);
+            if let Some(seat) = patient.seat.upgrade() {
+                patient.take_care(control, &seat);
+            }
+            patient.send(control);
+        }
     }
 }
 
-/// Sends the heartbeats that are due; says how long none will be.
-fn beat(shared: &Shared) -> Duration {
+/// Waits until there is something to do; says which channels have something to be read.
+fn wait(shared: &Shared, patients: &[Patient], controls: &[Arc<Control>]) -> Vec<bool> {
     let now = Instant::now();
     let mut next = now + IDLE;
-    let mut due: Vec<(Arc<Control>, Duration, u64)> = Vec::new();
-    shared.patients.lock().unwrap_or_else(PoisonError::into_inner).retain_mut(|patient| {
-        let Some(control) = patient.control.upgrade().filter(|control| !control.is_lost()) else {
-            return false;
-        };
-        if patient.due <= now {
-            patient.due = now + patient.interval;
-            due.push((control, patient.interval, patient.epoch));
+    let mut fds = vec![PollFd::from_borrowed_fd(shared.bell.as_fd(), PollFlags::IN)];
+    let mut places = Vec::with_capacity(controls.len());
+    for (patient, control) in patients.iter().zip(controls) {
+        // What comes while a call waits for its answer is that call's to read. It rings when it has done so; until then
+        // nothing can be sent either.
+        let is_ours = patient.awaiting.is_some() || !control.is_busy();
+        places.push(is_ours.then_some(fds.len()));
+        if is_ours {
+            next = next.min(patient.awaiting.as_ref().map_or(patient.due, |awaiting| awaiting.until));
+            fds.push(PollFd::from_borrowed_fd(control.as_fd(), PollFlags::IN));
         }
-        next = next.min(patient.due);
-        true
-    });
-    for (control, interval, epoch) in due {
-        // Epochs are acknowledged by the thread that posts verbs; they begin with index rebuilds. Until then
-        // there is only the one that the session started in.
-        // A failure marks the channel lost, which is all that is to be done here.
-        let _ = control.request(
-            &Request::Heartbeat { epoch, wants_epoch: false },
-            Deadline::after(interval * BEATS_PER_LEASE),
-        );
     }
-    next.saturating_duration_since(Instant::now())
+    let left = next.saturating_duration_since(now);
+    // A little more, so that what is due is due then.
+    let left = Timespec::try_from(left + Duration::from_micros(100)).ok();
+    let _ = poll(&mut fds, left.as_ref());
+    shared.bell.hush();
+    places.into_iter().map(|place| place.is_some_and(|at| !fds[at].revents().is_empty())).collect()
+}
+
+impl Patient {
+    /// Reads what is there.
+    fn hear(&mut self, control: &Control, is_readable: bool) {
+        if self.awaiting.is_none() {
+            if is_readable {
+                control.listen();
+            }
+            return;
+        }
+        if is_readable && let Some(response) = control.go_on() {
+            let audit = self.awaiting.take().map_or(0, |awaiting| awaiting.audit);
+            if let Response::Audited(chunks) = response {
+                control.news.hear_audit(audit, chunks);
+            }
+        }
+        if control.is_lost() {
+            self.awaiting = None;
+        } else if self.awaiting.as_ref().is_some_and(|awaiting| awaiting.until <= Instant::now()) {
+            self.awaiting = None;
+            control.give_up();
+        }
+    }
+
+    /// Sends what is due, if nothing is under way.
+    fn send(&mut self, control: &Control) {
+        let now = Instant::now();
+        if self.awaiting.is_some() || control.is_lost() {
+            return;
+        }
+        let is_due = self.due <= now;
+        let Some(errand) = control.next_errand(is_due) else { return };
+        let audit = match &errand {
+            Errand::Request(Request::Audit { number, .. }) => *number,
+            _ => 0,
+        };
+        let is_heartbeat = matches!(errand, Errand::Heartbeat);
+        if !control.begin(errand) {
+            return;
+        }
+        if is_heartbeat {
+            self.due = now + self.interval;
+        }
+        if is_due {
+            let was_used = self.seat.upgrade().is_some_and(|seat| seat.was_used());
+            self.idle_beats = if was_used { 0 } else { self.idle_beats.saturating_add(1) };
+            self.is_to_be_tidied = self.idle_beats >= IDLE_BEATS;
+        }
+        self.awaiting = Some(Awaiting { until: now + self.interval * BEATS_PER_LEASE, audit });
+    }
+
+    /// Does what the session owes, if no call has its link; otherwise the next call does.
+    fn take_care(&mut self, control: &Control, seat: &Seat) {
+        let now = Instant::now();
+        if now < self.not_before || !control.news.are_there() && !self.is_to_be_tidied {
+            return;
+        }
+        let Some(mut link) = seat.try_take() else { return };
+        let mut is_done = std::ptr::eq(&raw const *link.member.control, control);
+        if is_done {
+            let deadline = Deadline::after(UPKEEP_TIME);
+            is_done = attend(&mut link, deadline);
+            if is_done && std::mem::take(&mut self.is_to_be_tidied) {
+                is_done = tidy_link(&mut link, Give::Empty, deadline);
+            }
+        }
+        seat.put(Some(link));
+        if !is_done {
+            self.not_before = now + self.interval;
+        }
+    }
 }

@@ -17,6 +17,7 @@ use sidestep_common::wire::{Request, Response, ReturnedChunk, ServerStatistics, 
 use crate::allocator::Give;
 use crate::bootstrap::ReadPiece;
 use crate::clock::Deadline;
+use crate::control::Control;
 use crate::driver::{Finished, Stop};
 use crate::error::Error;
 use crate::link::{Joiner, Link, Shared, may_pass, unexpected};
@@ -170,15 +171,13 @@ impl Session {
         &mut self,
         call: impl FnOnce(&mut Self) -> Result<T, Error>,
     ) -> (Result<T, Error>, Trace) {
-        if let Err(error) = self.link(Deadline::after(self.timeout)) {
+        let deadline = Deadline::after(self.timeout);
+        if let Err(error) = self.joiner.with(deadline, |link| link.driver.start_trace()) {
             return (Err(error), Trace::default());
         }
-        if let Some(link) = self.joiner.peek() {
-            link.driver.start_trace();
-        }
         let result = call(self);
-        let tracer = self.joiner.peek().and_then(|link| link.driver.take_trace());
-        (result, tracer.map(|tracer| tracer.finish()).unwrap_or_default())
+        let tracer = self.joiner.peek(Deadline::after(self.timeout), |link| link.driver.take_trace());
+        (result, tracer.flatten().map(|tracer| tracer.finish()).unwrap_or_default())
     }
 
     /// Asks the server to answer on the control channel; how long that took.
@@ -187,13 +186,10 @@ impl Session {
     /// [`Error`] if it does not.
     pub fn ping(&mut self) -> Result<Duration, Error> {
         let deadline = Deadline::after(self.timeout);
-        let link = self.link(deadline)?;
-        let (control, epoch) = (Arc::clone(&link.member.control), link.member.welcome.epoch);
+        let control = self.control(deadline)?;
         let began = std::time::Instant::now();
-        match control.request(&Request::Heartbeat { epoch, wants_epoch: false }, deadline)? {
-            Response::Heartbeat(_) => Ok(began.elapsed()),
-            other => Err(self.unexpected(&other)),
-        }
+        control.heartbeat(deadline)?;
+        Ok(began.elapsed())
     }
 
     /// One READ of the first `bytes` (at most 4096) of the region over the data path: what a round trip of this
@@ -226,8 +222,7 @@ impl Session {
     /// [`Error`] if it gives none.
     pub fn server_statistics(&mut self) -> Result<ServerStatistics, Error> {
         let deadline = Deadline::after(self.timeout);
-        let control = Arc::clone(&self.link(deadline)?.member.control);
-        match control.request(&Request::Statistics, deadline)? {
+        match self.control(deadline)?.request(&Request::Statistics, deadline)? {
             Response::Statistics(statistics) => Ok(*statistics),
             other => Err(self.unexpected(&other)),
         }
@@ -243,8 +238,9 @@ impl Session {
     /// # Errors
     /// [`Error`] if the session can't be joined.
     pub fn fabric(&mut self) -> Result<(FabricKind, String), Error> {
-        let link = self.link(Deadline::after(self.timeout))?;
-        Ok((link.driver.fabric().kind(), link.driver.fabric().describe()))
+        self.joiner.with(Deadline::after(self.timeout), |link| {
+            (link.driver.fabric().kind(), link.driver.fabric().describe())
+        })
     }
 
     /// What the server said when the session was opened.
@@ -252,7 +248,11 @@ impl Session {
     /// # Errors
     /// [`Error`] if the session can't be joined.
     pub fn welcome(&mut self) -> Result<&Welcome, Error> {
-        Ok(&self.link(Deadline::after(self.timeout))?.member.welcome)
+        self.joiner.with(Deadline::after(self.timeout), |_| ())?;
+        match self.joiner.welcome() {
+            Some(welcome) => Ok(welcome),
+            None => unreachable!("a session that is joined was welcomed"),
+        }
     }
 
     /// The region's superblock.
@@ -260,7 +260,7 @@ impl Session {
     /// # Errors
     /// [`Error`] if the session can't be joined.
     pub fn superblock(&mut self) -> Result<Superblock, Error> {
-        Ok(self.link(Deadline::after(self.timeout))?.member.ground.view.superblock)
+        self.joiner.with(Deadline::after(self.timeout), |link| link.member.ground.view.superblock)
     }
 
     /// Which life of the region this session worked on last: a random number, another one whenever a server has begun with
@@ -277,8 +277,8 @@ impl Session {
     }
 
     fn say_goodbye(&mut self) {
-        let Some((driver, mut member)) = self.joiner.leave() else { return };
         let deadline = Deadline::after(self.timeout.min(Duration::from_secs(1)));
+        let Some((driver, mut member)) = self.joiner.leave(deadline) else { return };
         if let Some(mut driver) = driver
             && driver.ends_silently()
             && !driver.is_broken()
@@ -303,17 +303,12 @@ impl Session {
         let _ = member.control.request(&Request::Goodbye, deadline);
     }
 
-    fn link(&mut self, deadline: Deadline) -> Result<&mut Link, Error> {
-        let link = self.joiner.take(deadline)?;
-        Ok(self.joiner.put(link))
+    fn control(&mut self, deadline: Deadline) -> Result<Arc<Control>, Error> {
+        self.joiner.with(deadline, |link| Arc::clone(&link.member.control))
     }
 
     fn check_write(&self) -> Result<(), Error> {
         if self.joiner.shared.settings.rights.can_write() { Ok(()) } else { Err(Error::ReadOnly) }
-    }
-
-    fn lost_control(&mut self) -> bool {
-        self.joiner.peek().is_some_and(|link| link.member.control.is_lost())
     }
 
     fn unexpected(&self, response: &Response) -> Error {
@@ -344,6 +339,7 @@ impl Session {
         loop {
             let mut link = self.joiner.take(deadline)?;
             let result = attempt(self, &mut link, deadline);
+            let (kind_name, lost_control) = (link.driver.fabric().kind(), link.member.control.is_lost());
             self.joiner.put(link);
             let (failure, cas, effect) = match result {
                 Ok(()) => {
@@ -351,9 +347,7 @@ impl Session {
                     return Ok(());
                 }
                 // The server ended the session, or is gone: that shows when memory is asked for, before any verb.
-                Err(Stop::Error(error))
-                    if may_pass(&error) && self.lost_control() && !deadline.has_passed() =>
-                {
+                Err(Stop::Error(error)) if may_pass(&error) && lost_control && !deadline.has_passed() => {
                     continue;
                 }
                 Err(Stop::Error(error)) => return Err(error),
@@ -367,7 +361,6 @@ impl Session {
                 Some(cas) => self.resolve(cas, deadline),
                 None => effect,
             };
-            let kind_name = self.joiner.peek().map_or(FabricKind::Tcp, |link| link.driver.fabric().kind());
             match verdict(effect, &failure) {
                 Verdict::Succeeded => {
                     self.joiner.counters.count(kind, Ending::Hit, Tally::default(), 0);
@@ -409,7 +402,7 @@ impl Session {
         let Ok(mut link) = self.joiner.take(deadline) else { return Effect::Unknown };
         let mut effect = Effect::Unknown;
         // Another session, or another life of the server: the old one's fate can't be read from this region.
-        if Some(link.member.identity()) == identity {
+        if self.joiner.identity() == identity {
             link.driver.run(&mut link.member.ground, &mut [Resolve::new(cas)], deadline, |finished| {
                 effect = finished.result.unwrap_or(Effect::Unknown);
             });

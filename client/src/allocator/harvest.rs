@@ -22,6 +22,11 @@ const BYTES_TOGETHER: usize = 128 << 10;
 /// short of memory does not read the same bytes over and over.
 const GRACE_PART: u64 = 8;
 
+/// A harvest at `now_ms` reads maps that were not read since then.
+pub const fn due_since_ms(grace_ms: u64, now_ms: u64) -> u64 {
+    (now_ms + 1).saturating_sub(grace_ms / GRACE_PART)
+}
+
 /// A map to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Map {
@@ -38,11 +43,12 @@ pub struct Harvest {
 }
 
 impl Allocator {
-    /// The next harvest of a class's chunks; `None` if all their maps have just been read, or have nothing to tell.
+    /// The next harvest of a class's chunks, of those whose maps were not read since `since_ms`; `None` if there is none, or
+    /// the maps have nothing to tell.
     pub fn harvest(
         &mut self,
         (class, purpose): (SizeClass, ChunkPurpose),
-        grace_ms: u64,
+        since_ms: u64,
         now_ms: u64,
     ) -> Option<Harvest> {
         let mut maps = Vec::new();
@@ -53,12 +59,13 @@ impl Allocator {
             let Some(at) = own.pop_front() else { break };
             own.push_back(at);
             let Some(chunk) = self.chunks.get_mut(at) else { continue };
-            let is_late = chunk.harvested_ms.is_none_or(|last| now_ms - last >= grace_ms / GRACE_PART);
-            if !is_late || chunk.in_use.is_empty() || !may_reuse(chunk.reuses) {
+            let is_due = chunk.harvested_ms.is_none_or(|last| last < since_ms);
+            if !is_due || chunk.in_use.is_empty() || !may_reuse(chunk.reuses) {
                 continue;
             }
             chunk.harvested_ms = Some(now_ms);
-            let map = Map { chunk: at, offset: chunk.offset, bytes: chunk.shape.block_count as usize };
+            // Behind the last block in use there is nothing to be learned.
+            let map = Map { chunk: at, offset: chunk.offset, bytes: chunk.in_use.end() as usize };
             bytes += map.bytes;
             maps.push(map);
             if maps.len() == MAPS_TOGETHER || bytes >= BYTES_TOGETHER {

@@ -25,7 +25,7 @@ mod harvest;
 mod returns;
 mod reuse;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use sidestep_common::layout::{BlockPlace, BlockRef, Geometry, Offset, SizeClass, Version, chunk_shape};
 use sidestep_common::planted::{Fault, is_planted};
@@ -33,7 +33,7 @@ use sidestep_common::wire::{ChunkGrant, ChunkPurpose};
 
 pub use audit::Reclaim;
 pub use grant::GrantError;
-pub use harvest::Harvest;
+pub use harvest::{Harvest, due_since_ms};
 pub use returns::Give;
 
 use chunk::{Chunk, following};

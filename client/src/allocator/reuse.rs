@@ -32,20 +32,23 @@ pub(super) fn may_reuse([now, before]: [u32; 2]) -> bool {
 pub(super) struct Period {
     /// It ends when this epoch is quiesced; none until the newest epoch of a moment after its beginning is known.
     until: Option<u64>,
+    /// When it began.
+    began_ms: u64,
 }
 
 impl Allocator {
-    /// Takes in a pulse. `is_answer` if it is the answer to a heartbeat that was sent after the last one was taken in: only
-    /// then its newest epoch is the newest of a later moment.
-    pub fn hear(&mut self, pulse: &Pulse, is_answer: bool) {
-        match self.period.until {
-            Some(until) if pulse.quiesced >= until => {
-                self.period.until = None;
+    /// Takes in a pulse, which answers a heartbeat that was sent at `asked_ms`, or came unasked. Only if it was asked for after
+    /// the period began its newest epoch is of a later moment: one that came unasked may have been under way for long.
+    pub fn hear(&mut self, pulse: &Pulse, asked_ms: Option<u64>, now_ms: u64) {
+        let Period { until, began_ms } = &mut self.period;
+        match *until {
+            Some(epoch) if pulse.quiesced >= epoch => {
+                (*until, *began_ms) = (None, now_ms);
                 for chunk in self.chunks.iter_mut() {
                     chunk.reuses = [0, chunk.reuses[0]];
                 }
             }
-            None if is_answer => self.period.until = Some(pulse.epoch + 1),
+            None if asked_ms.is_some_and(|asked_ms| asked_ms > *began_ms) => *until = Some(pulse.epoch + 1),
             _ => {}
         }
     }

@@ -30,7 +30,8 @@ fn put(world: &mut World, actor: &mut Actor, key: &[u8], value: &[u8]) {
 }
 
 fn harvest(world: &mut World, actor: &mut Actor, class: SizeClass) -> Option<u32> {
-    let mut harvest = actor.allocator.harvest((class, General), GRACE_MS, world.now_ms)?;
+    let mut harvest =
+        actor.allocator.harvest((class, General), due_since_ms(GRACE_MS, world.now_ms), world.now_ms)?;
     Some(perform(world, actor, &mut harvest).unwrap())
 }
 
@@ -234,11 +235,14 @@ pub(crate) fn versions_do_not_come_round_between_two_epochs() {
     assert!(count > 200, "{count}");
     assert!(actor.allocator.wants_epoch());
     // Two epochs, each raised after the count began and quiesced: whatever began before is over.
-    for epoch in [5, 7] {
-        actor.allocator.hear(&Pulse { epoch, quiesced: 1, ..Pulse::default() }, true);
-        actor.allocator.hear(&Pulse { epoch: epoch + 1, quiesced: epoch, ..Pulse::default() }, true);
+    for (epoch, now_ms) in [(5, 10), (7, 30)] {
+        let hear = |actor: &mut Actor, epoch, quiesced, asked_ms| {
+            actor.allocator.hear(&Pulse { epoch, quiesced, ..Pulse::default() }, asked_ms, now_ms);
+        };
+        hear(&mut actor, epoch, 1, Some(now_ms - 9));
+        hear(&mut actor, epoch + 1, epoch, Some(now_ms - 8));
         assert!(!one_use(&mut world, &mut actor), "epoch {epoch} was the newest before");
-        actor.allocator.hear(&Pulse { epoch: epoch + 1, quiesced: epoch + 1, ..Pulse::default() }, false);
+        hear(&mut actor, epoch + 1, epoch + 1, None);
     }
     assert!(!actor.allocator.wants_epoch());
     world.now_ms += GRACE_MS;
@@ -263,12 +267,17 @@ fn the_uses_of_two_periods_count() {
         allocator.chunks.iter_mut().for_each(|chunk| chunk.reuses = reuses)
     };
     set(allocator, [200, 0]);
-    allocator.hear(&Pulse { epoch: 3, quiesced: 3, ..Pulse::default() }, false);
-    allocator.hear(&Pulse { epoch: 9, quiesced: 9, ..Pulse::default() }, false);
-    assert_eq!(allocator.chunks.iter().next().unwrap().reuses, [200, 0], "said unasked, perhaps long ago");
-    allocator.hear(&Pulse { epoch: 9, quiesced: 9, ..Pulse::default() }, true);
-    allocator.hear(&Pulse { epoch: 10, quiesced: 10, ..Pulse::default() }, false);
-    assert_eq!(allocator.chunks.iter().next().unwrap().reuses, [0, 200]);
+    let reuses = |allocator: &Allocator| allocator.chunks.iter().next().unwrap().reuses;
+    let pulse = |epoch| Pulse { epoch, quiesced: epoch, ..Pulse::default() };
+    allocator.hear(&pulse(3), None, 50);
+    allocator.hear(&pulse(9), None, 60);
+    assert_eq!(reuses(allocator), [200, 0], "said unasked, perhaps long ago");
+    allocator.hear(&pulse(9), Some(70), 80);
+    allocator.hear(&pulse(10), None, 90);
+    assert_eq!(reuses(allocator), [0, 200]);
+    allocator.hear(&pulse(11), Some(90), 100);
+    allocator.hear(&pulse(12), None, 110);
+    assert_eq!(reuses(allocator), [0, 200], "asked for before the period began");
     assert!(allocator.wants_epoch());
     set(allocator, [100, 200]);
     assert!(!reuse::may_reuse([100, 200]));

@@ -6,7 +6,7 @@ use sidestep_common::layout::{AtomicityDomain, Geometry, Offset, Superblock};
 use super::*;
 use crate::allocator::Allocator;
 use crate::directory::Directory;
-use crate::operation::WriteIds;
+use crate::operation::{Hints, WriteIds};
 
 /// Completes the first `answered` batches at once, and the others never.
 struct Silent {
@@ -100,6 +100,7 @@ struct Nothing {
     directory: Directory,
     allocator: Allocator,
     write_ids: WriteIds,
+    hints: Hints,
 }
 
 impl Ground for Nothing {
@@ -109,12 +110,17 @@ impl Ground for Nothing {
             directory: &self.directory,
             allocator: &mut self.allocator,
             write_ids: &mut self.write_ids,
+            hints: &mut self.hints,
             now_ms,
         }
     }
 
-    fn get_memory(&mut self, _: SizeClass, _: ChunkPurpose, _: Deadline) -> Result<(), Error> {
+    fn ask_memory(&mut self, _: SizeClass, _: ChunkPurpose, _: Deadline) -> Result<(), Error> {
         unreachable!("nobody asks for memory")
+    }
+
+    fn report_bucket(&mut self, _: BucketReport, _: Deadline) -> Result<bool, Error> {
+        unreachable!("no bucket is full")
     }
 }
 
@@ -133,6 +139,7 @@ fn what_came_back_before_time_ran_out_counts() {
         directory: Directory::from_bytes(&[]),
         allocator: Allocator::new(),
         write_ids: WriteIds::new(1, 0),
+        hints: Hints::default(),
     };
     let buffers = BufferPool::new(Box::new(Unregistered), 1 << 20);
     let mut driver = Driver::new(Box::new(Silent { answered: 1, completed: Vec::new(), buffers }), 1);

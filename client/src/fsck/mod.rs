@@ -88,15 +88,13 @@ use grants::{Grants, list};
 pub struct Options<'a> {
     /// Findings that are kept; all are counted. 1,000 if not set.
     pub findings_max: Option<usize>,
-    /// Look at all memory that was never granted, and not only where it would have free maps.
-    pub deep: bool,
     /// Told how far it is, now and then.
     pub progress: Option<&'a mut dyn FnMut(Progress)>,
 }
 
 impl std::fmt::Debug for Options<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Options(findings_max {:?}, deep {})", self.findings_max, self.deep)
+        write!(f, "Options(findings_max {:?})", self.findings_max)
     }
 }
 
@@ -127,7 +125,6 @@ pub fn check(source: &mut impl RegionSource, options: Options<'_>) -> Result<Rep
         grants: Grants::default(),
         report: Report::default(),
         findings_max: options.findings_max.unwrap_or(FINDINGS_MAX),
-        deep: options.deep,
         progress: options.progress,
         named_by: vec![0; geometry.segment_count as usize],
         replaced: VecDeque::new(),
@@ -156,7 +153,6 @@ struct Checker<'a, 'p, S> {
     grants: Grants,
     report: Report,
     findings_max: usize,
-    deep: bool,
     progress: Option<&'p mut dyn FnMut(Progress)>,
     /// By segment: one more than the first entry of the run that names it; 0 for none.
     named_by: Vec<u32>,

@@ -315,12 +315,6 @@ problems! {
         found: u8,
     } = "map-padding", "a byte between the free map and the first block is {found:#04x}, not zero";
 
-    /// Memory of the pool that was never granted is not zero.
-    UnusedMemory {
-        /// The first such word.
-        found: u64,
-    } = "unused-memory", "memory that was never granted is not zero: the first such word is {found:#018x}";
-
     // What the memory node says of its grants.
 
     /// A grant has a class that is none.

@@ -119,7 +119,7 @@ pub struct Accounts {
     pub left_behind: Sum,
     /// Free maps, and what is left over in chunks.
     pub overhead_bytes: u64,
-    /// Memory that was never granted.
+    /// Memory that has no class.
     pub ungranted_bytes: u64,
     /// Chunks and extents that were granted.
     pub grants: u64,

@@ -78,12 +78,6 @@ pub trait RegionSource {
         false
     }
 
-    /// Whether a later read shows a later moment, or nothing moves at all. Where it does not, two places of the block
-    /// pool can't be compared.
-    fn is_in_order(&self) -> bool {
-        true
-    }
-
     /// Lets the others make progress for a while; only called if looking again may help.
     fn pause(&mut self, _time: Duration) {}
 }

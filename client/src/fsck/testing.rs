@@ -79,7 +79,7 @@ impl Region {
     }
 
     pub(super) fn check(&self) -> Report {
-        self.check_with(Options { deep: true, ..Options::default() })
+        self.check_with(Options::default())
     }
 
     pub(super) fn check_with(&self, options: Options<'_>) -> Report {
@@ -106,11 +106,11 @@ impl Region {
         self.bytes[bit as usize / 8] ^= 1 << (bit % 8);
     }
 
-    /// All buckets: where, and what is in them.
+    /// All buckets of segments that the directory names: where, and what is in them.
     pub(super) fn buckets(&self) -> impl Iterator<Item = (Offset, Bucket)> {
         let geometry = self.geometry();
         let start = geometry.segment_pool_offset.0;
-        (start..start + geometry.segment_count * SEGMENT_BYTES)
+        (start..start + geometry.directory_entries() * SEGMENT_BYTES)
             .step_by(BUCKET_BYTES as usize)
             .map(|offset| (Offset(offset), Bucket::parse(&self.bytes[offset as usize..])))
     }

@@ -7,7 +7,7 @@
 //! ```text
 //! put:    READ bucket, WRITE block ─▶ tag fits: READ block(s) ─▶ own: CAS word  ─▶ mark old block free
 //!                                  │                          └▶ none own ─┐
-//!                                  └▶ no tag fits ──────────────────────▶ CAS first EMPTY slot
+//!                                  └▶ no tag fits ──────────────────────▶ CAS first EMPTY slot (none: report, wait, again)
 //! delete: READ bucket ─▶ tag fits: READ block(s), WRITE key-only block ─▶ own: CAS word to DELETED ─▶ mark
 //!                     └▶ no tag fits: it wasn't there
 //! ```
@@ -21,7 +21,7 @@
 use sidestep_common::fabric::Reply;
 use sidestep_common::hash::KeyHash;
 use sidestep_common::layout::{
-    BlockHeader, BlockMeta, BlockRef, CHUNK_BYTES, SLOTS_PER_BUCKET, SizeClass, SlotState, SlotWord,
+    BlockHeader, BlockMeta, BlockRef, CHUNK_BYTES, SizeClass, SlotState, SlotWord,
 };
 use sidestep_common::planted::{Fault, is_planted};
 use sidestep_common::wire::ChunkPurpose;
@@ -78,6 +78,8 @@ enum State {
     Verify(Scan),
     /// The READs of these candidates' blocks are out.
     Blocks(SmallVec<[Candidate; 4]>, Scan),
+    /// The bucket was reported full, and its segment is being rebuilt, or was.
+    Full,
     /// The CAS of an EMPTY slot is out.
     Insert(usize, Scan),
     /// The READ of the block of a rival that filled the slot first is out.
@@ -330,7 +332,11 @@ impl<'a> Change<'a> {
         }
         match scan.take_first_empty() {
             Some(slot) => self.cas(context, slot, SlotWord::EMPTY, State::Insert(slot, scan)),
-            None => self.end(context, Err(OperationError::BucketFull { slots: SLOTS_PER_BUCKET })),
+            None => {
+                // The block stays in hand: once there is room it is published.
+                self.state = State::Full;
+                Step::Grow(self.route.report(context, true))
+            }
         }
     }
 
@@ -371,7 +377,10 @@ impl<'a> Change<'a> {
         old: SlotWord,
     ) -> Step<Changed> {
         let block = match old.state() {
-            SlotState::Empty => return self.won(context, old),
+            SlotState::Empty => {
+                context.hints.note(slot, self.route.report(context, false));
+                return self.won(context, old);
+            }
             SlotState::Live(_) if is_planted(Fault::LostSlotClaimed) => {
                 return self.overwritten(context, SlotWord::EMPTY);
             }
@@ -486,6 +495,7 @@ impl Operation for Change<'_> {
                 }
             }
             State::Verify(scan) => self.verify(context, scan),
+            State::Full => self.refresh(context),
             State::Blocks(candidates, scan) => self.judge_blocks(context, &candidates, scan, replies),
             State::Insert(slot, scan) => self.inserted(context, slot, scan, old_word(replies)),
             State::Rival(rival, scan) => self.judge_rival(context, rival, scan, &replies[0]),
@@ -527,6 +537,7 @@ impl Operation for Change<'_> {
             State::Bucket => "bucket",
             State::Directory => "directory",
             State::Verify(_) => "memory",
+            State::Full => "full",
             State::Blocks(..) => "blocks",
             State::Insert(..) => "insert",
             State::Rival(..) => "rival",

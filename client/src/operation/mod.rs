@@ -15,8 +15,10 @@
 //!
 //! **Linearization**: a read at its slot's READ (of a bucket being sealed: at the sealing), a change at its CAS.
 
+pub mod acknowledge;
 pub mod change;
 pub mod get;
+mod hints;
 pub mod outcome;
 mod plan;
 pub mod resolve;
@@ -26,10 +28,11 @@ mod scan;
 pub(crate) mod tests;
 
 use sidestep_common::fabric::Reply;
-use sidestep_common::layout::{Offset, SizeClass, Superblock, WriteId};
+use sidestep_common::layout::{Offset, SLOTS_PER_BUCKET, SizeClass, Superblock, WriteId};
 use sidestep_common::planted::{Fault, is_planted};
-use sidestep_common::wire::ChunkPurpose;
+use sidestep_common::wire::{BucketReport, ChunkPurpose};
 
+pub use hints::Hints;
 pub use plan::{Action, Plan, PlannedVerb};
 
 use crate::allocator::Allocator;
@@ -40,8 +43,13 @@ use crate::directory::Directory;
 pub enum Step<T> {
     /// Post these verbs with one doorbell and come back with their replies: one round trip.
     Post(Plan),
-    /// Get block memory of this class from the server, put it into the allocator, and come back with no replies.
+    /// Get block memory of this class, from free maps or from the server, and come back with no replies. None of the
+    /// operation's verbs is out.
     Memory(SizeClass, ChunkPurpose),
+    /// Report the bucket, in which there is no room, to the server. If its segment will be rebuilt, wait a little, longer each
+    /// time, and come back with no replies; if the index can't grow, end the operation with
+    /// [`OperationError::BucketFull`].
+    Grow(BucketReport),
     /// Somebody else must make progress first (a rebuild): wait a little, longer each time, and come back with
     /// no replies.
     Pause,
@@ -60,11 +68,16 @@ pub struct Context<'a> {
     pub allocator: &'a mut Allocator,
     /// This session's write ids.
     pub write_ids: &'a mut WriteIds,
+    /// What the server should hear of, some time.
+    pub hints: &'a mut Hints,
     /// The client's clock in milliseconds, one that counts suspended time.
     pub now_ms: u64,
 }
 
 impl Context<'_> {
+    /// The error of an operation whose bucket is full, in an index that can't grow.
+    pub const BUCKET_FULL: OperationError = OperationError::BucketFull { slots: SLOTS_PER_BUCKET };
+
     /// ⚑ Whether what was concluded from a slot READ posted at `posted_ms` is too old to be used: more than half
     /// of the grace period has passed, so the blocks seen may have been reused. `omission` is the mistake of not asking.
     fn is_stale(&self, posted_ms: u64, omission: Fault) -> bool {

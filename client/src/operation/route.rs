@@ -7,6 +7,7 @@ use sidestep_common::fabric::Reply;
 use sidestep_common::hash::KeyHash;
 use sidestep_common::layout::{BUCKET_BYTES, Bucket, DirectoryWord, Offset};
 use sidestep_common::planted::{Fault, is_planted};
+use sidestep_common::wire::BucketReport;
 
 use super::{Action, Context, OperationError, PlannedVerb};
 
@@ -97,6 +98,12 @@ impl Route {
             context.directory.learn(index, word);
         }
         Ok(false)
+    }
+
+    /// What is to be said of the bucket to the server.
+    pub(super) const fn report(&self, context: &Context<'_>, full: bool) -> BucketReport {
+        let entry = self.hash.directory_index(context.superblock.geometry.directory_bits) as u32;
+        BucketReport { entry, generation: self.word.generation, full }
     }
 
     /// Where a slot of the bucket is.

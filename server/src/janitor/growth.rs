@@ -379,3 +379,6 @@ fn tell(rebuilt: &Rebuilt, elapsed: Duration) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

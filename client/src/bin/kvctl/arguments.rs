@@ -200,10 +200,6 @@ pub(crate) struct FsckArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) dump: Option<PathBuf>,
 
-    /// Look at all memory that was never granted, not only where it would have free maps
-    #[arg(long)]
-    pub(crate) deep: bool,
-
     /// Show at most N findings; all are counted
     #[arg(long, default_value_t = 20, value_name = "N")]
     pub(crate) limit: usize,

@@ -65,8 +65,7 @@ fn look(
 ) -> Result<Report, SourceError> {
     let mut line = ProgressLine::new(common.output);
     let mut tell = |progress| line.tell(progress);
-    let options =
-        Options { findings_max: Some(arguments.limit), deep: arguments.deep, progress: Some(&mut tell) };
+    let options = Options { findings_max: Some(arguments.limit), progress: Some(&mut tell) };
     let report = check(source, options);
     line.end();
     report
@@ -169,7 +168,7 @@ fn text(name: &str, superblock: &Superblock, report: &Report) -> String {
         line(format!("  {what:<28} {blocks:>10} {bytes:>18}"));
     }
     for (what, bytes) in
-        [("free maps and rounding", accounts.overhead_bytes), ("never granted", accounts.ungranted_bytes)]
+        [("free maps and rounding", accounts.overhead_bytes), ("of no class", accounts.ungranted_bytes)]
     {
         line(format!("  {what:<28} {:>10} {bytes:>18}", ""));
     }

@@ -169,8 +169,4 @@ impl RegionSource for Dump {
         let next = self.changed.partition_point(|offset| *offset < part.start);
         self.changed.get(next).is_some_and(|offset| *offset < part.end)
     }
-
-    fn is_in_order(&self) -> bool {
-        self.is_still
-    }
 }

@@ -99,14 +99,6 @@ fn change_header(region: &mut Region, change: impl FnOnce(&mut BucketHeader)) {
     region.set_word(bucket, header.to_bits());
 }
 
-/// A block in hand of the session that lives: never written, never named.
-fn in_hand(region: &Region) -> BlockRef {
-    let grant = region.facts.grants[1];
-    let class = SizeClass::from_index(grant.class).unwrap();
-    let index = chunk_shape(class).block_count - 1;
-    BlockPlace { chunk: Offset(grant.offset), index }.block(class, Version(1))
-}
-
 const DAMAGES: &[Damage] = &[
     // The superblock.
     ("superblock-invalid", |region| region.bytes[3] ^= 1),
@@ -138,7 +130,7 @@ const DAMAGES: &[Damage] = &[
     ("directory-empty", |region| change_entry(region, 3, |word| word.generation = 0)),
     ("directory-empty", |region| region.set_word(region.geometry().directory_word_offset(3), 0)),
     ("directory-depth", |region| change_entry(region, 3, |word| word.depth += 1)),
-    ("segment-outside", |region| change_entry(region, 3, |word| word.segment = 32)),
+    ("segment-outside", |region| change_entry(region, 3, |word| word.segment = 36)),
     ("segment-outside", |region| change_entry(region, 3, |word| word.segment = u32::MAX)),
     ("run-broken", |region| change_entry(region, 4, |word| word.depth -= 1)),
     ("run-broken", |region| change_entry(region, 3, |word| word.depth -= 1)),
@@ -328,20 +320,10 @@ const DAMAGES: &[Damage] = &[
         let mark = free_map_offset(slot.block).unwrap().0 as usize;
         region.bytes[mark] = 2;
     }),
-    ("mark-ahead", |region| {
-        // One that nobody names.
-        let mark = free_map_offset(in_hand(region)).unwrap().0 as usize;
-        region.bytes[mark] = 1;
-    }),
     ("map-padding", |region| {
         let grant = region.facts.grants[0];
         let shape = chunk_shape(SizeClass::from_index(grant.class).unwrap());
         region.bytes[grant.offset as usize + shape.block_count as usize] = 1;
-    }),
-    ("unused-memory", |region| region.set_word(unused_place(region), 1)),
-    ("unused-memory", |region| {
-        let last = region.bytes.len() - 1;
-        region.bytes[last] = 1;
     }),
     // What the memory node says.
     ("grant-class", |region| region.facts.grants[0].class = 200),

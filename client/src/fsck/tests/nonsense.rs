@@ -105,9 +105,7 @@ fn a_look_at_nonsense_ends() {
         scribble(&mut region, &mut random);
         let is_live = seed % 2 == 0;
         let mut source = Watched { region, random, is_live, most_bytes: 0 };
-        let deep = seed % 3 == 0;
-        let report =
-            check(&mut source, Options { deep, findings_max: Some(10), ..Options::default() }).unwrap();
+        let report = check(&mut source, Options { findings_max: Some(10), ..Options::default() }).unwrap();
         assert!(report.findings.len() <= 10);
         assert!(report.finding_count() >= report.findings.len() as u64);
         assert!(source.most_bytes <= 4 << 20, "seed {seed}: {} bytes at once", source.most_bytes);
@@ -145,7 +143,7 @@ fn a_dump_has_the_same_findings() {
         region.facts.grants.dedup_by_key(|grant| grant.offset);
         let expected = region.check();
         let (_, mut opened) = dumped(&region);
-        let found = check(&mut opened, Options { deep: true, ..Options::default() }).unwrap();
+        let found = check(&mut opened, Options::default()).unwrap();
         assert_eq!(found, expected, "seed {seed}");
         assert!(opened.is_still());
     }

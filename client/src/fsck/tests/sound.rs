@@ -15,7 +15,7 @@ fn a_sound_region_has_no_findings_and_adds_up() {
         assert!(progress.done <= progress.all, "{progress:?}");
         steps.push(progress.step);
     };
-    let report = region.check_with(Options { progress: Some(&mut tell), deep: true, findings_max: None });
+    let report = region.check_with(Options { progress: Some(&mut tell), findings_max: None });
     assert_eq!((&report.findings[..], report.notes), (&[][..], Notes::default()));
     let index = report.index;
     assert_eq!((index.live, index.deleted, index.moved, index.segments), (320 + 62, 80, 0, 32));

@@ -13,12 +13,12 @@ use sidestep_common::layout::{
     Superblock, chunk_shape,
 };
 use sidestep_common::memory::WordMemory;
-use sidestep_common::wire::{ChunkGrant, ChunkPurpose};
+use sidestep_common::wire::{BucketReport, ChunkGrant, ChunkPurpose};
 
 use super::super::change::{Change, Changed};
 use super::super::get::{Found, Get};
 use super::super::{
-    Action, Context, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step, WriteIds,
+    Action, Context, Hints, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step, WriteIds,
 };
 use super::auditor::Auditor;
 use crate::allocator::Allocator;
@@ -37,6 +37,8 @@ pub(crate) struct World {
     pub(crate) granted: Vec<ChunkGrant>,
     /// Bytes of free maps that were written, in order: where, and which version.
     pub(crate) marks: Vec<(Offset, u8)>,
+    /// Buckets that were reported full.
+    pub(crate) reports: Vec<BucketReport>,
     buffers: BufferPool,
     pub(super) auditor: Auditor,
     /// The client's clock; tests move it.
@@ -82,6 +84,7 @@ impl World {
             next_chunk: geometry.block_pool_offset.0,
             granted: Vec::new(),
             marks: Vec::new(),
+            reports: Vec::new(),
             buffers: BufferPool::new(Box::new(Unregistered), 64 << 20),
             auditor: Auditor::default(),
             now_ms: 0,
@@ -151,6 +154,7 @@ impl World {
             directory: &self.directory,
             allocator: &mut actor.allocator,
             write_ids: &mut actor.write_ids,
+            hints: &mut actor.hints,
             now_ms: self.now_ms,
         }
     }
@@ -184,11 +188,12 @@ impl World {
 pub(crate) struct Actor {
     pub(crate) allocator: Allocator,
     write_ids: WriteIds,
+    pub(crate) hints: Hints,
 }
 
 impl Actor {
     pub(crate) fn new(session: u32) -> Self {
-        Self { allocator: Allocator::new(), write_ids: WriteIds::new(session, 0) }
+        Self { allocator: Allocator::new(), write_ids: WriteIds::new(session, 0), hints: Hints::default() }
     }
 }
 
@@ -320,6 +325,13 @@ impl<'a> Running<'a> {
                     return true;
                 }
                 Step::Memory(class, purpose) => world.grant(actor, class, purpose),
+                // This index never grows.
+                Step::Grow(report) => {
+                    world.reports.push(report);
+                    self.release(world, actor);
+                    self.answer = Some(Answer::Error(Context::BUCKET_FULL));
+                    return false;
+                }
                 Step::Pause => {
                     self.plan.clear();
                     self.next_verb = 0;
@@ -339,6 +351,7 @@ fn map<T>(step: Step<T>, answer: impl FnOnce(T) -> Answer) -> Step<Answer> {
     match step {
         Step::Post(plan) => Step::Post(plan),
         Step::Memory(class, purpose) => Step::Memory(class, purpose),
+        Step::Grow(report) => Step::Grow(report),
         Step::Pause => Step::Pause,
         Step::Done(result, silent) => Step::Done(result.map(answer), silent),
     }
@@ -376,6 +389,10 @@ pub(crate) fn perform<O: Operation>(
                 replies = plan.iter().map(|verb| world.execute(verb, operation.block_pieces())).collect();
             }
             Step::Memory(class, purpose) => world.grant(actor, class, purpose),
+            Step::Grow(_) => {
+                operation.release(&mut world.context(actor));
+                return Err(Context::BUCKET_FULL);
+            }
             Step::Pause => replies.clear(),
             Step::Done(result, silent) => {
                 silent.iter().flatten().for_each(|verb| drop(world.execute(verb, (&[], &[]))));

@@ -10,7 +10,7 @@ use sidestep_common::layout::{
 };
 use sidestep_common::memory::WordMemory;
 
-use super::super::slots::Slots;
+use super::super::slots::{SlotError, Slots};
 use super::*;
 
 const SEED: u64 = 5;
@@ -320,7 +320,7 @@ fn clients_that_go_on_lose_nothing() {
                     while !stop.load(Ordering::Relaxed) || last.len() < KEYS as usize {
                         let number = client * KEYS + round % KEYS;
                         round += 1;
-                        // Two words a key in turn, so that blocks last: nobody reads them in this test.
+                        // The next version of the same block: nobody reads it in this test but its owner.
                         let Some((at, word)) = found_open(bed, &key(number)) else { continue };
                         let (SlotState::Live(block) | SlotState::Deleted(block)) = word.state() else {
                             panic!("{word:?}")
@@ -342,9 +342,9 @@ fn clients_that_go_on_lose_nothing() {
             .collect();
         let mut lost = 0;
         // From segment to segment, each freed when nobody of this test can use it: never.
-        for segment in 1..30 {
+        for segment in 1..20 {
             let mut rebuild = bed.rebuild(NewSegments::One(segment));
-            rebuild.run_through(&mut Slots::of_cpu(bed.words)).unwrap();
+            rebuild.run_through(&mut Polite(Slots::of_cpu(bed.words), segment)).unwrap();
             assert_eq!(rebuild.tally().moved, (CLIENTS * KEYS) as usize);
             lost += rebuild.tally().lost_swaps;
         }
@@ -361,6 +361,116 @@ fn clients_that_go_on_lose_nothing() {
         let found = bed.find(&key(number));
         assert_eq!(found.iter().map(|entry| entry.1).collect::<Vec<_>>(), [word], "{number}");
     }
+}
+
+/// Lets others run between the look at a slot and the swap.
+struct Polite(Slots, u32);
+
+impl Words for Polite {
+    type Error = SlotError;
+
+    fn load(&mut self, at: Offset) -> Result<u64, SlotError> {
+        self.0.load(at)
+    }
+
+    fn read(&mut self, at: Offset, into: &mut [u8]) -> Result<(), SlotError> {
+        self.0.read(at, into)
+    }
+
+    fn store(&mut self, at: Offset, word: u64) -> Result<(), SlotError> {
+        self.0.store(at, word)
+    }
+
+    fn mark(&mut self, at: Offset, version: u8) -> Result<(), SlotError> {
+        self.0.mark(at, version)
+    }
+
+    fn swap(&mut self, swaps: &mut [Swap]) -> Result<(), SlotError> {
+        self.1 += 1;
+        if self.1.is_multiple_of(8) {
+            std::thread::yield_now();
+        }
+        self.0.swap(swaps)
+    }
+}
+
+/// A client is faster each time, three times in a row: its newest word is the one that goes on, and what it unlinked is its
+/// own to mark.
+#[test]
+fn what_changes_between_look_and_seal_goes_on_as_it_is_then() {
+    struct Quick<'b> {
+        bed: &'b Bed,
+        slots: Slots,
+        keys: [&'static [u8]; 3],
+        left: u32,
+    }
+
+    impl Words for Quick<'_> {
+        type Error = SlotError;
+
+        fn load(&mut self, at: Offset) -> Result<u64, SlotError> {
+            self.slots.load(at)
+        }
+
+        fn read(&mut self, at: Offset, into: &mut [u8]) -> Result<(), SlotError> {
+            self.slots.read(at, into)
+        }
+
+        fn store(&mut self, at: Offset, word: u64) -> Result<(), SlotError> {
+            self.slots.store(at, word)
+        }
+
+        fn mark(&mut self, at: Offset, version: u8) -> Result<(), SlotError> {
+            self.slots.mark(at, version)
+        }
+
+        fn swap(&mut self, swaps: &mut [Swap]) -> Result<(), SlotError> {
+            if self.left > 0 {
+                self.left -= 1;
+                let bed = self.bed;
+                for (number, key) in self.keys.into_iter().enumerate() {
+                    let tag = bed.hash(key).tag();
+                    let block = bed.block(key, Version(1));
+                    // Changed, deleted and put by turns, inserted.
+                    let new = match (number, self.left % 2) {
+                        (1, 1) => SlotWord::live(tag, block, false),
+                        (1, _) => SlotWord::deleted(tag, block, false),
+                        _ => SlotWord::live(tag, block, true),
+                    };
+                    let at = bed.find(key).first().map_or_else(
+                        || {
+                            bed.slots(bed.hash(key))
+                                .into_iter()
+                                .find(|slot| slot.1 == SlotWord::EMPTY)
+                                .unwrap()
+                                .0
+                        },
+                        |found| found.0,
+                    );
+                    bed.words.store(at, new.bits()).unwrap();
+                }
+            }
+            self.slots.swap(swaps)
+        }
+    }
+
+    let bed = Bed::new();
+    // All in the first buckets, which are sealed in one step.
+    let is_early = |key: &Vec<u8>| bed.hash(key).bucket_index() < 8;
+    let keys: Vec<&'static [u8]> = (0..).map(key).filter(is_early).take(3).map(|key| &*key.leak()).collect();
+    bed.insert(keys[0], false).unwrap();
+    let first_deleted = bed.insert(keys[1], true).unwrap();
+    let mut words =
+        Quick { bed: &bed, slots: Slots::of_cpu(bed.words), keys: [keys[0], keys[1], keys[2]], left: 3 };
+    let mut rebuild = bed.rebuild(NewSegments::One(1));
+    rebuild.run_through(&mut words).unwrap();
+    let tally = rebuild.tally();
+    assert_eq!((tally.moved, tally.dropped, tally.lost_swaps), (2, 1, 9));
+    let SlotState::Deleted(block) = first_deleted.state() else { panic!() };
+    assert!(!bed.marked(block), "who put over it marks it");
+    let live =
+        |key| bed.find(key).iter().filter(|(_, word)| matches!(word.state(), SlotState::Live(_))).count();
+    assert_eq!([live(keys[0]), live(keys[1]), live(keys[2])], [1, 0, 1]);
 }
 
 /// The slot of a key as a client finds it; none while its segment is rebuilt.
