@@ -44,7 +44,8 @@ pub struct Scan {
 #[derive(Debug)]
 struct Chunk {
     cut_up: CutUp,
-    block_bytes: u64,
+    /// Its blocks' length in units: short numbers, which divide in half the time.
+    block_units: u32,
     blocks_offset: u64,
     block_count: u32,
     /// Where its bits begin.
@@ -84,7 +85,7 @@ impl Scan {
             let versions_at = (cut_up.holder == Holder::Orphan).then_some(versions_bytes);
             chunks.push(Chunk {
                 cut_up,
-                block_bytes: cut_up.class.bytes(),
+                block_units: (cut_up.class.bytes() / BLOCK_UNIT_BYTES) as u32,
                 blocks_offset: shape.blocks_offset,
                 block_count: shape.block_count,
                 reached_at: reached_bytes,
@@ -177,8 +178,10 @@ impl Scan {
         };
         let chunk = self.chunks.get(number as usize).filter(|chunk| chunk.cut_up.class == block.class)?;
         let within = block.offset.0.checked_sub(chunk.cut_up.offset + chunk.blocks_offset)?;
-        let index = within / chunk.block_bytes;
-        let is_block = index * chunk.block_bytes == within && index < u64::from(chunk.block_count);
+        // Slot words name places in units. A chunk, and an extent, has fewer than 2^32.
+        let units = (within / BLOCK_UNIT_BYTES) as u32;
+        let index = units / chunk.block_units;
+        let is_block = index * chunk.block_units == units && index < chunk.block_count;
         is_block.then_some((chunk, index as usize))
     }
 
