@@ -6,7 +6,7 @@ use sidestep_client::operation::get::Get;
 use sidestep_client::operation::outcome::{Verdict, effect_of, verdict};
 use sidestep_client::operation::resolve::Resolve;
 use sidestep_client::operation::{
-    Action, Context, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step, WriteIds,
+    Action, Context, Hints, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step, WriteIds,
 };
 use sidestep_common::fabric::{BufferPool, Effect, Failure, FailureKind, Replies, Reply, Unregistered};
 use sidestep_common::layout::{Offset, SizeClass};
@@ -37,6 +37,7 @@ pub(super) struct Client {
     watch: Watch,
     allocator: Allocator,
     write_ids: WriteIds,
+    hints: Hints,
     buffers: BufferPool,
 }
 
@@ -64,6 +65,7 @@ impl Client {
             watch: Watch::new(),
             allocator: Allocator::new(),
             write_ids: WriteIds::new(1, 0),
+            hints: Hints::default(),
             buffers: BufferPool::new(Box::new(Unregistered), 64 << 20),
         }
     }
@@ -159,6 +161,7 @@ impl Client {
             directory: &self.world.directory,
             allocator: &mut self.allocator,
             write_ids: &mut self.write_ids,
+            hints: &mut self.hints,
             now_ms: self.interference.now_ms,
         };
         let step = operation.step(&mut context, replies);
@@ -172,6 +175,7 @@ impl Client {
             directory: &self.world.directory,
             allocator: &mut self.allocator,
             write_ids: &mut self.write_ids,
+            hints: &mut self.hints,
             now_ms: self.interference.now_ms,
         });
     }
@@ -201,6 +205,12 @@ impl Client {
                         return Ended::OutOfMemory;
                     }
                 }
+                // This index never grows.
+                Step::Grow(_) => {
+                    self.recycle(std::mem::take(&mut replies));
+                    self.release(operation);
+                    return Ended::Error(Context::BUCKET_FULL);
+                }
                 Step::Pause => {
                     self.recycle(std::mem::take(&mut replies));
                     // Nothing that is still to come would be worth the wait: the deadline passes.
@@ -229,7 +239,7 @@ impl Client {
         }
         let Some(grant) = self.world.grant(class) else { return false };
         self.watch.granted(Offset(grant.offset), class);
-        self.allocator.add(self.world.geometry(), grant, purpose).expect("a sound grant");
+        self.allocator.add(self.world.geometry(), &grant, purpose).expect("a sound grant");
         true
     }
 
