@@ -44,7 +44,7 @@ pub struct Scan {
 #[derive(Debug)]
 struct Chunk {
     cut_up: CutUp,
-    /// Its blocks' length in units: short numbers, which divide in half the time.
+    /// Its blocks' length in units.
     block_units: u32,
     blocks_offset: u64,
     block_count: u32,
