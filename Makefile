@@ -1,6 +1,6 @@
 # Entry points. Each says what it does; nothing here asks anything.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build test test-unit test-sim test-loom test-verbs soak fuzz lint
+.PHONY: help setup demo build test test-unit test-sim test-loom test-verbs soak churn growth fuzz lint
 
 help: ## Show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -30,6 +30,14 @@ test-sim: ## Run the simulator: every small world, millions of schedules, every 
 soak: ## Run the simulator from fresh seeds for HOURS=n; the ledger is target/simulation/ledger.txt
 	@deploy/scripts/setup.sh build
 	@tests/scripts/soak.sh $(HOURS)
+
+churn: ## Let keys come and go in a store that is 90 % full: OPS=n or HOURS=n
+	@deploy/scripts/setup.sh build
+	@OPS='$(OPS)' HOURS='$(HOURS)' tests/scripts/churn.sh
+
+growth: ## Grow an index from a thousand keys to twenty million
+	@deploy/scripts/setup.sh build
+	@tests/scripts/growth.sh
 
 test-loom: ## Run what threads share without a lock under every order of threads
 	@deploy/scripts/setup.sh build

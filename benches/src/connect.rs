@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sidestep_client::{Client, Endpoint, Error, KindStatistics, Session};
 
-use crate::store::{Connect, Cost, Counters, Fabric, Store, StoreError};
+use crate::store::{Connect, Cost, Counters, Fabric, ServerFigures, Store, StoreError};
 
 /// What a store must be found by, and be able to do.
 #[derive(Debug, Clone)]
@@ -77,6 +77,21 @@ impl Store for SessionStore {
 
     fn fabric(&self) -> Fabric {
         self.fabric.clone()
+    }
+
+    fn server(&mut self) -> Result<ServerFigures, StoreError> {
+        let server =
+            self.session.server_statistics().map_err(|error| operation_error("asking the server", &error))?;
+        Ok(ServerFigures {
+            pool_bytes: server.block_pool_bytes,
+            free_bytes: server.free_bytes,
+            reserve_bytes: server.reserve_bytes,
+            orphan_chunks: server.orphan_chunks,
+            resident_bytes: server.resident_bytes,
+            segments: server.segments_serving,
+            rebuilds: server.rebuilds_total,
+            splits: server.splits_total,
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the load generator asks of a store, and what it counts there.
 //!
 //! Always true:
-//! - a [`Store`] belongs to one worker thread; it is opened by that thread and never shared;
+//! - a [`Store`] belongs to one worker thread and is never shared;
 //! - counters only grow, so the difference of two snapshots is what happened in between.
 
 use std::ops::Sub;
@@ -14,8 +14,8 @@ pub trait Connect: Sync {
     fn open(&self) -> Result<Box<dyn Store>, StoreError>;
 }
 
-/// The operations of one worker thread.
-pub trait Store {
+/// The operations of one worker thread. It may be opened by another one.
+pub trait Store: Send {
     /// Reads the value of `key` into `value` (whose old content is dropped); false if there is none.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, StoreError>;
     /// Writes `value` under `key`, whether there was one or not.
@@ -26,6 +26,29 @@ pub trait Store {
     fn counters(&self) -> Counters;
     /// The fabric in use, for the report.
     fn fabric(&self) -> Fabric;
+    /// How things stand at the server.
+    fn server(&mut self) -> Result<ServerFigures, StoreError>;
+}
+
+/// What the server says of itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ServerFigures {
+    /// Bytes for keys and values.
+    pub pool_bytes: u64,
+    /// Bytes of it that are cut up for no size class.
+    pub free_bytes: u64,
+    /// Bytes kept for deletes.
+    pub reserve_bytes: u64,
+    /// Chunks of sessions that ended, not swept yet.
+    pub orphan_chunks: u64,
+    /// Resident memory of the server's process.
+    pub resident_bytes: u64,
+    /// Segments that serve.
+    pub segments: u64,
+    /// Segments rebuilt since the start.
+    pub rebuilds: u64,
+    /// Those of them that were split in two.
+    pub splits: u64,
 }
 
 /// What lies between client and memory node.

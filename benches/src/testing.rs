@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::store::{Connect, Cost, Counters, Effect, Fabric, Store, StoreError};
+use crate::store::{Connect, Cost, Counters, Effect, Fabric, ServerFigures, Store, StoreError};
 
 type Map = Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>;
 
@@ -100,6 +100,19 @@ impl Store for MemoryStore {
 
     fn fabric(&self) -> Fabric {
         Fabric { name: "memory".to_owned(), description: "a map in this process".to_owned() }
+    }
+
+    /// Of a pool of 4 MiB, of which each entry takes its bytes.
+    fn server(&mut self) -> Result<ServerFigures, StoreError> {
+        let map = self.map.lock().unwrap();
+        let used: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let pool_bytes = 4 << 20;
+        Ok(ServerFigures {
+            pool_bytes,
+            free_bytes: pool_bytes - used as u64,
+            segments: 1 + map.len() as u64 / 1000,
+            ..ServerFigures::default()
+        })
     }
 }
 

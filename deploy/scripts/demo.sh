@@ -24,9 +24,6 @@ die() { printf 'demo: %s\n' "$*" >&2; exit 1; }
 for number in records operations memory_mib threads; do
     [[ ${!number} =~ ^[1-9][0-9]*$ ]] || die "DEMO_${number^^} is '${!number}', want a whole number from 1"
 done
-# A setting of the user's own server must not reach this one.
-unset "${!SIDESTEP_@}"
-
 available_mib() {
     local available limit used
     available=$(awk '$1 == "MemAvailable:" { print int($2 / 1024) }' /proc/meminfo)
@@ -47,43 +44,15 @@ deploy/scripts/setup.sh build
 cargo build --locked --release -p sidestep-server -p sidestep-client -p sidestep-bench --bins
 bin=${CARGO_TARGET_DIR:-$project/target}/release
 
-scratch=$(mktemp -d)
-server=
-cleanup() {
-    if [[ -n $server ]]; then
-        kill -TERM "$server" 2>/dev/null || true
-        wait "$server" 2>/dev/null || true
-    fi
-    rm -rf -- "$scratch"
-}
-trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
-
-# Whatever fails from here on, the server's own words are the first thing wanted.
-server_log() {
-    printf '\nThe server said (its last lines):\n' >&2
-    tail -q -n 20 -- "$scratch/ready" "$scratch/log" | sed 's/^/  /' >&2
-}
+# shellcheck source-path=SCRIPTDIR source=serve.sh
+source "$project/deploy/scripts/serve.sh"
 run() { # COMMAND...
     printf '$ %s\n' "${*/#$bin\//}"
     "$@" || { local status=$?; server_log; die "${1##*/} failed with status $status"; }
 }
 
 say "Serve"
-# Ports and socket of its own: another kvserver on this machine is not disturbed.
-"$bin/kvserver" --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0 --socket "$scratch/socket" \
-    --memory "${memory_mib}M" --transport "$transport" >"$scratch/ready" 2>"$scratch/log" &
-server=$!
-deadline=$((SECONDS + 60))
-until grep -q ' ready: ' "$scratch/ready"; do
-    kill -0 "$server" 2>/dev/null || { server_log; die "kvserver ended before it was ready"; }
-    [[ $SECONDS -lt $deadline ]] || { server_log; die "kvserver was not ready within 60 s"; }
-    sleep 0.05
-done
-cat -- "$scratch/ready"
-endpoint=$(grep -o 'sidestep://[^ ]*' "$scratch/ready")
-admin=$(sed -n 's|.* admin http://\([^ ]*\).*|\1|p' "$scratch/ready")
+serve demo --memory "${memory_mib}M" --transport "$transport" || die "there is no server"
 [[ -n $endpoint && -n $admin ]] || { server_log; die "kvserver's ready line names no endpoint or no admin port"; }
 
 say "Load $records records"
@@ -98,11 +67,7 @@ say "One get, verb by verb"
 run "$bin/kvctl" -e "$endpoint" explain get "$sample_key"
 
 say "Stop"
-kill -TERM "$server"
-status=0
-wait "$server" || status=$?
-server=
-[[ $status -eq 0 ]] || { server_log; die "kvserver ended with status $status"; }
+stop_server || die "the server did not end well"
 echo "kvserver ended with status 0"
 
 # "server CPU  12.3 ms during the measured phase, ..."  "fabric over NAME"

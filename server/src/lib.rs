@@ -20,6 +20,7 @@ pub mod endpoint;
 pub mod epochs;
 pub mod housekeeping;
 pub mod janitor;
+pub mod keep;
 pub mod node;
 pub mod pool;
 pub mod region;

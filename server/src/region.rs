@@ -16,6 +16,19 @@ const FIRST_GENERATION: u32 = 1;
 /// Fewer segments than this a thread are not worth the thread.
 const SEGMENTS_PER_THREAD_MIN: u64 = 1024;
 
+/// Where a second copy of the superblock lies, for whoever takes a kept region over: a crash while one is written leaves the
+/// other.
+pub const SPARE_SUPERBLOCK_OFFSET: Offset = Offset(512);
+
+/// Writes both copies of the superblock, the one that clients read last.
+///
+/// # Errors
+/// If the memory is too short.
+pub fn write_superblock(words: WordMemory, superblock: &Superblock) -> Result<(), AccessError> {
+    words.write(SPARE_SUPERBLOCK_OFFSET, &superblock.encode())?;
+    words.write(Offset(0), &superblock.encode())
+}
+
 /// A region that is ready for clients.
 #[derive(Debug)]
 pub struct Region {
@@ -23,6 +36,8 @@ pub struct Region {
     pub superblock: Superblock,
     words: WordMemory,
     created: Instant,
+    /// What the tick was when another process left it.
+    tick_before_ms: u64,
 }
 
 impl Region {
@@ -55,20 +70,24 @@ impl Region {
         }
         let superblock = Superblock {
             geometry,
-            // Zero would look like "none" in logs and answers.
-            incarnation: random_word().max(1),
+            incarnation: random_incarnation(),
             hash_seed: random_word(),
             domain,
             grace_ms,
         };
         words.store(TICK_OFFSET, 0)?;
-        words.write(Offset(0), &superblock.encode())?;
-        Ok(Self { superblock, words, created: Instant::now() })
+        write_superblock(words, &superblock)?;
+        Ok(Self { superblock, words, created: Instant::now(), tick_before_ms: 0 })
+    }
+
+    /// One that was taken over from another process: the tick goes on from `tick_ms`.
+    pub fn taken_over(words: WordMemory, superblock: Superblock, tick_ms: u64) -> Self {
+        Self { superblock, words, created: Instant::now(), tick_before_ms: tick_ms }
     }
 
     /// Advances the tick to the present. Only one thread does this, so that it never goes back.
     pub fn advance_tick(&self) {
-        let tick_ms = self.created.elapsed().as_millis() as u64;
+        let tick_ms = self.tick_before_ms + self.created.elapsed().as_millis() as u64;
         if let Err(error) = self.words.store(TICK_OFFSET, tick_ms) {
             unreachable!("the tick word is in every region: {error}");
         }
@@ -119,6 +138,14 @@ fn write_segment(
         words.store(start.plus(bucket * BUCKET_BYTES), header.to_bits())?;
     }
     Ok(())
+}
+
+/// A new incarnation. Zero would look like "none" in logs and answers.
+///
+/// # Panics
+/// If the operating system has no randomness to give.
+pub fn random_incarnation() -> u64 {
+    random_word().max(1)
 }
 
 fn random_word() -> u64 {

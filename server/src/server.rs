@@ -25,6 +25,7 @@ use crate::control::{self, HANDSHAKES_MAX, Listener};
 use crate::endpoint::{EndpointError, endpoint};
 use crate::housekeeping::Housekeeping;
 use crate::janitor::Janitor;
+use crate::keep::{KeepStartError, Kept, KeptChunk};
 use crate::node::{Node, Serving, State};
 use crate::region::Region;
 use crate::targets::{self, TargetError, Targets};
@@ -58,6 +59,9 @@ pub enum StartError {
     /// A fabric failed to start.
     #[error(transparent)]
     Target(#[from] TargetError),
+    /// A kept region can't be had.
+    #[error(transparent)]
+    Keep(#[from] KeepStartError),
     /// The memory can't be had.
     #[error("region of {bytes} bytes: {source}")]
     Memory {
@@ -94,6 +98,8 @@ pub struct Running {
     /// Ends when no acceptor is left.
     acceptors_done: Option<Receiver<()>>,
     runtime: Option<Runtime>,
+    /// Keeps others out of the region's directory until nothing runs any more.
+    kept: Option<Kept>,
 }
 
 impl Server {
@@ -122,6 +128,7 @@ impl Server {
             janitor: None,
             acceptors_done: None,
             runtime: Some(runtime),
+            kept: None,
         };
         let handle = running.handle();
         if let Some(listener) = admin {
@@ -160,22 +167,37 @@ impl Running {
             threads,
             name: format!("sidestep-{}", self.node.control.port()),
         };
-        let mapping = Mapping::create(&options).map_err(|source| StartError::Memory { bytes, source })?;
-        let mapping = Arc::new(mapping);
+        let kept = config.keep.as_deref().map(|path| Kept::open(path, bytes, threads)).transpose()?;
+        let (plan, mapping) = match &kept {
+            Some(kept) => (plan.of_kept_region(), Arc::clone(kept.mapping())),
+            None => {
+                let mapping = Mapping::create(&options);
+                (plan, Arc::new(mapping.map_err(|source| StartError::Memory { bytes, source })?))
+            }
+        };
         let (plan, targets, listener) = self.start_targets(plan, &mapping)?;
         let geometry = Geometry::for_region(mapping.bytes())?;
-        let region = Region::format(
-            mapping.words(),
-            geometry,
-            plan.domain(),
-            config.grace_ms,
-            config.initial_segments,
-            threads,
-        )?;
+        let (region, chunks) = match kept.as_ref().filter(|kept| !kept.is_new()) {
+            Some(kept) => kept.take_over(plan.domain(), config.grace_ms)?,
+            None => {
+                let (words, domain) = (mapping.words(), plan.domain());
+                let (grace_ms, segments) = (config.grace_ms, config.initial_segments);
+                (Region::format(words, geometry, domain, grace_ms, segments, threads)?, Vec::new())
+            }
+        };
+        if let Some(kept) = &kept {
+            kept.finish().map_err(KeepStartError::from)?;
+        }
+        self.kept = kept;
         if let Some(tcp) = &targets.tcp {
             tcp.advertise(None, self.node.control.port());
         }
-        self.node.serve(Serving::new(region, plan, targets, mapping, &config));
+        let serving = Serving::new(region, plan, targets, mapping, &config);
+        for KeptChunk { offset, class, versions } in chunks {
+            let is_free = serving.pool().take_over(offset, class, versions);
+            assert!(is_free, "chunks of a kept region were checked not to lap over each other: {offset:#x}");
+        }
+        self.node.serve(serving);
         Ok(listener)
     }
 
@@ -196,6 +218,9 @@ impl Running {
                 Err(error) if self.node.config.transport == Transport::Auto => {
                     tracing::warn!(%error, "there is an RDMA device, but it can't be used; serving shm and tcp");
                     plan = Plan::without_verbs(&error.to_string());
+                    if self.node.config.keep.is_some() {
+                        plan = plan.of_kept_region();
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -7,7 +7,7 @@
 //!  open ──▶ living ── begin_end ──▶ ending ── forget ──▶ gone
 //!                                     │ ▲
 //!                         unrevocable ▼ │ fenced at last
-//!                                  lingering   (a mapping of a living process, see `shm`)
+//!                                  lingering   (a mapping of a living process, see `shm`; or its end panicked)
 //! ```
 //!
 //! The table decides; fencing and the books of the block pool are its caller's part.

@@ -68,6 +68,12 @@ impl Targets {
         Ok(targets)
     }
 
+    /// With nothing but that for RDMA.
+    #[cfg(test)]
+    pub(crate) fn of_verbs(target: Arc<dyn Target>) -> Self {
+        Self { verbs: Some(target), ..Self::default() }
+    }
+
     /// Who executes the commits of RDMA clients, if it is served.
     pub fn commits(&self) -> Option<Commits> {
         self.commits

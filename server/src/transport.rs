@@ -134,6 +134,18 @@ impl Plan {
         ])
     }
 
+    /// The same without `shm`: a region that is kept is mapped by nobody who could outlive the server.
+    pub fn of_kept_region(mut self) -> Self {
+        for reason in
+            self.reasons.iter_mut().filter(|reason| reason.fabric == FabricKind::Shm && reason.served)
+        {
+            reason.served = false;
+            reason.reason =
+                "not from a region that is kept: a client's mapping would outlive the server".into();
+        }
+        self
+    }
+
     fn of(reasons: &[(FabricKind, bool, &str)]) -> Self {
         let reason = |&(fabric, served, reason): &_| Reason { fabric, served, reason: String::from(reason) };
         Self { reasons: reasons.iter().map(reason).collect(), commits: Commits::Atomics }

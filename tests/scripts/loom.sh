@@ -5,7 +5,8 @@
 #   loom.sh            runs the models
 #   loom.sh weakened [PATTERN]
 #                      leaves out one ordering after the other (of loom-weakenings.sh, those whose names match), in a copy
-#                      of the last commit; a model must fail each time
+#                      of the last commit; a model must fail each time, and the first that does ends the run. Each model
+#                      has 30 s: more orders than without the weakening may be too many, and one that fails fails early.
 #
 # A failing model fails alike each time; `LOOM_LOG=trace loom.sh` shows what the threads did.
 set -uo pipefail
@@ -14,24 +15,51 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." || exit
 # Crates that are built for models differ from others, so they lie apart. The server has no models: what it shares is
 # under locks, and tokio leaves its sockets out under this flag.
 export RUSTFLAGS="--cfg loom --cfg crossbeam_loom" CARGO_TARGET_DIR=$PWD/target/loom
-models() { # CRATE...
-    cargo test --locked --profile loom --lib --no-default-features --no-fail-fast \
-        "${@/#/--package=sidestep-}" -- models:: modelled:: 2>&1
+models_of() { # CRATE...; sets `models`, the command that runs them
+    models=(cargo test --locked --profile loom --lib --no-default-features --no-fail-fast
+        "${@/#/--package=sidestep-}" -- models:: modelled::)
 }
 
+# With something left out: seconds for each model, as loom itself counts them (now and then), and for all of a crate with
+# its build, in case one hangs.
+MODEL_SECONDS_MAX=30
+WEAKENED_SECONDS_MAX=1200
+
 run_models() {
-    local status
+    local models status
     log=$(mktemp)
     trap 'rm -f -- "$log"' EXIT
-    models common client | tee -- "$log"
+    models_of common client
+    "${models[@]}" 2>&1 | tee -- "$log"
     status=${PIPESTATUS[0]}
     awk -v label=loom -f tests/scripts/cargo-tally.awk "$log"
     return "$status"
 }
 
+# Runs the models of the copy until one fails; what they said goes to the log. The status is cargo's, 124 if the time was
+# up.
+models_until_one_fails() { # CRATE LOG
+    local models line pid said
+    models_of "$1"
+    : >"$2"
+    exec {said}< <(cd -- "$copy" && LOOM_MAX_DURATION=$MODEL_SECONDS_MAX LOOM_CHECKPOINT_INTERVAL=1000 \
+        exec timeout "$WEAKENED_SECONDS_MAX" "${models[@]}" 2>&1)
+    pid=$!
+    while IFS= read -r line; do
+        printf '%s\n' "$line" >>"$2"
+        if [[ $line =~ ^model\ .*:\ fails ]]; then
+            # What timeout started ends with it.
+            kill "$pid"
+            break
+        fi
+    done <&"$said"
+    exec {said}<&-
+    wait "$pid"
+}
+
 # Leaves something out and expects a model of the same crate to fail.
 weaken() { # NAME FILE PERL_SUBSTITUTION [WHY_NOT: what survives, and why that is right]
-    local name=$1 file=$2 substitution=$3 why_not=${4:-} log=$copy/log
+    local name=$1 file=$2 substitution=$3 why_not=${4:-} log=$copy/log status
     [[ $name =~ $pattern ]] || return
     git -C "$copy" checkout -q -- .
     perl -0pi -e "$substitution" "$copy/$file"
@@ -40,7 +68,12 @@ weaken() { # NAME FILE PERL_SUBSTITUTION [WHY_NOT: what survives, and why that i
         failed=$((failed + 1))
         return
     fi
-    if (cd -- "$copy" && models "${file%%/*}") >"$log"; then
+    models_until_one_fails "${file%%/*}" "$log"
+    status=$?
+    if [[ $status -eq 124 ]]; then
+        echo "weakened: $name: NO END within $WEAKENED_SECONDS_MAX s"
+        failed=$((failed + 1))
+    elif [[ $status -eq 0 ]]; then
         if [[ -n $why_not ]]; then
             echo "weakened: $name: no model fails, since $why_not"
             passed=$((passed + 1))
@@ -57,7 +90,6 @@ weaken() { # NAME FILE PERL_SUBSTITUTION [WHY_NOT: what survives, and why that i
         echo "weakened: $name: caught, and the process dies of it"
         passed=$((passed + 1))
     else
-        # Each model once, however many fabrics it ran between.
         echo "weakened: $name: caught by $(sed -nE 's/^model ([a-z_:]*::)?([a-z_]+): fails in execution ([0-9]+).*/\2 (\3)/p' "$log" |
             sort -u -t' ' -k1,1 | paste -sd, | sed 's/,/, /g')"
         passed=$((passed + 1))

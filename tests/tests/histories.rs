@@ -5,13 +5,14 @@ use sidestep_tests::cases;
 use sidestep_tests::histories::{Case, prove};
 use sidestep_tests::system::{self, run_suite};
 
-const CASES: [system::Case; 6] = cases![
+const CASES: [system::Case; 7] = cases![
     keys_that_all_fight_over_are_linearizable,
     killed_clients_leave_each_call_done_or_not,
     clients_stopped_beyond_their_lease_go_on_rightly,
     hasty_and_cut_off_clients_are_told_the_truth,
     nothing_of_an_old_life_is_seen_in_a_new_one,
     all_of_it_at_once,
+    half_of_the_writers_die_again_and_again,
 ];
 
 #[cfg(not(feature = "simulation"))]
@@ -96,6 +97,25 @@ fn all_of_it_at_once(fabric: FabricKind) {
         ..Case::QUIET
     };
     prove(fabric, &case);
+}
+
+/// Half of the processes are killed at one moment, two hundred times. The others go on, and nothing is lost: neither calls nor
+/// memory.
+fn half_of_the_writers_die_again_and_again(fabric: FabricKind) {
+    let (rounds, calls) = if fabric == FabricKind::Verbs { (10, 10_000) } else { (200, 200_000) };
+    let case = Case {
+        name: "half_of_the_writers_die_again_and_again",
+        clients: 6,
+        sessions: 1,
+        calls,
+        kills: rounds,
+        killed_at_once: 3,
+        memory: if fabric == FabricKind::Verbs { "256M" } else { "2G" },
+        measures_capacity: fabric != FabricKind::Verbs,
+        ..Case::QUIET
+    };
+    let summary = prove(fabric, &case);
+    assert_eq!(summary.kills, rounds * 3, "{summary}");
 }
 
 /// Clients that make mistakes are found out: the driver can fail. The simulator plants all there are; these are some that

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use sidestep_client::Endpoint;
 
 use crate::connect::StoreOptions;
+use crate::endurance::Sizes;
 use crate::random::SEED_DEFAULT;
 use crate::replay::trace::TraceFormat;
 use crate::report::ReportFormat;
@@ -35,6 +36,10 @@ pub enum Command {
     Run(RunArguments),
     /// Replay recorded traffic
     Replay(ReplayArguments),
+    /// Let keys come and go in a store that is nearly full
+    Churn(ChurnArguments),
+    /// Insert keys from few to many, and see what the index's growth costs
+    Grow(GrowArguments),
 }
 
 const ENDPOINT_HELP: &str = "The store: sidestep://HOST[:PORT][?fabric=verbs|shm|tcp] or unix:PATH";
@@ -154,6 +159,59 @@ pub struct ReplayArguments {
     /// How to write the report
     #[arg(long, value_enum, default_value = "text")]
     pub report: ReportFormat,
+}
+
+/// `kvbench churn`.
+#[derive(Debug, Args)]
+pub struct ChurnArguments {
+    /// Where.
+    #[command(flatten)]
+    pub store: StoreArguments,
+    /// Operations over all threads
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub ops: Option<u64>,
+    /// Go on for so long at the most (30s, 2m, 8h)
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+    /// How full to make the store first, in percent of its bytes for keys and values
+    #[arg(long, value_name = "PERCENT", default_value_t = 90.0)]
+    pub fill: f64,
+    /// Lengths of values in bytes, the shortest and the longest
+    #[arg(long, value_name = "MIN-MAX", default_value = "16-512", value_parser = parse_sizes)]
+    pub values: Sizes,
+    /// Worker threads
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=i64::from(THREADS_MAX)))]
+    pub threads: u32,
+    /// Seed of all random numbers
+    #[arg(long, value_name = "N", default_value_t = SEED_DEFAULT)]
+    pub seed: u64,
+}
+
+/// `kvbench grow`.
+#[derive(Debug, Args)]
+pub struct GrowArguments {
+    /// Where.
+    #[command(flatten)]
+    pub store: StoreArguments,
+    /// Keys at the first look
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_count)]
+    pub from: u64,
+    /// Keys at the last look; there is one at every tenfold in between
+    #[arg(long, value_name = "N", default_value = "20000000", value_parser = parse_count)]
+    pub to: u64,
+    /// Lengths of values in bytes, the shortest and the longest
+    #[arg(long, value_name = "MIN-MAX", default_value = "8-8", value_parser = parse_sizes)]
+    pub values: Sizes,
+    /// Worker threads
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=i64::from(THREADS_MAX)))]
+    pub threads: u32,
+}
+
+fn parse_sizes(text: &str) -> Result<Sizes, String> {
+    let ends = text
+        .split_once('-')
+        .and_then(|(least, most)| Some(least.trim().parse::<u32>().ok()?..=most.trim().parse::<u32>().ok()?));
+    ends.and_then(Sizes::new).ok_or_else(|| format!("{text:?} is not a range of bytes such as 16-512"))
 }
 
 fn parse_target(text: &str) -> Result<f64, String> {

@@ -5,6 +5,8 @@
 //! store cannot be reached, 4 the command failed or operations did.
 
 pub mod arguments;
+mod churn;
+mod grow;
 mod load;
 mod replay;
 mod run;
@@ -18,6 +20,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::connect::{StoreOptions, connect};
+use crate::endurance::EnduranceError;
 use crate::report::Report;
 use crate::store::{Connect, StoreError};
 use arguments::{Arguments, Command};
@@ -63,11 +66,47 @@ impl CommandError {
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match execute(&arguments, &connect, &mut std::io::stdout()) {
-        Ok(report) if report.operations.errors > 0 => ExitCode::from(4),
+        Ok(done) if done.errors() > 0 => ExitCode::from(4),
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kvbench: {error}");
             ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// What a command that went through came to.
+#[derive(Debug)]
+enum Done {
+    /// Operations with a report on them.
+    Reported(Box<Report>),
+    /// A run that was to last.
+    Lasted {
+        /// Operations that failed, and values that were wrong.
+        errors: u64,
+    },
+}
+
+impl Done {
+    fn errors(&self) -> u64 {
+        match self {
+            Self::Reported(report) => report.operations.errors,
+            Self::Lasted { errors } => *errors,
+        }
+    }
+}
+
+impl From<Report> for Done {
+    fn from(report: Report) -> Self {
+        Self::Reported(Box::new(report))
+    }
+}
+
+impl From<EnduranceError> for CommandError {
+    fn from(error: EnduranceError) -> Self {
+        match error {
+            EnduranceError::Store(error) => error.into(),
+            EnduranceError::Fill { .. } => Self::Failed(error.to_string()),
         }
     }
 }
@@ -79,10 +118,12 @@ fn execute(
     arguments: &Arguments,
     open: Open<'_>,
     output: &mut dyn std::io::Write,
-) -> Result<Report, CommandError> {
+) -> Result<Done, CommandError> {
     match &arguments.command {
-        Command::Load(arguments) => load::execute(arguments, open, output),
-        Command::Run(arguments) => run::execute(arguments, open, output),
-        Command::Replay(arguments) => replay::execute(arguments, open, output),
+        Command::Load(arguments) => load::execute(arguments, open, output).map(Done::from),
+        Command::Run(arguments) => run::execute(arguments, open, output).map(Done::from),
+        Command::Replay(arguments) => replay::execute(arguments, open, output).map(Done::from),
+        Command::Churn(arguments) => churn::execute(arguments, open, output),
+        Command::Grow(arguments) => grow::execute(arguments, open, output),
     }
 }

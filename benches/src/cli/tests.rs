@@ -20,7 +20,47 @@ impl Connect for Node {
 fn kvbench(node: &Node, arguments: &[&str]) -> Result<Report, CommandError> {
     let all = ["kvbench"].iter().chain(arguments).chain(&["--quiet"]);
     let arguments = Arguments::try_parse_from(all).map_err(CommandError::usage)?;
-    execute(&arguments, &|_| Ok(Box::new(node.clone())), &mut Vec::new())
+    match execute(&arguments, &|_| Ok(Box::new(node.clone())), &mut Vec::new())? {
+        Done::Reported(report) => Ok(*report),
+        Done::Lasted { .. } => panic!("it has no report"),
+    }
+}
+
+/// The last line of a run that lasts, and its errors.
+fn lasting(node: &Node, arguments: &[&str]) -> Result<(String, u64), CommandError> {
+    let all = ["kvbench"].iter().chain(arguments).chain(&["--quiet"]);
+    let arguments = Arguments::try_parse_from(all).map_err(CommandError::usage)?;
+    let mut output = Vec::new();
+    let done = execute(&arguments, &|_| Ok(Box::new(node.clone())), &mut output)?;
+    let output = String::from_utf8(output).unwrap();
+    Ok((output.lines().last().unwrap_or_default().to_owned(), done.errors()))
+}
+
+#[test]
+fn churn_ends_with_one_line_of_figures() {
+    let node = Node::default();
+    let arguments = ["churn", "--ops", "5000", "--fill", "10", "--values", "100-200", "--threads", "2"];
+    let (line, errors) = lasting(&node, &arguments).unwrap();
+    assert_eq!(errors, 0);
+    assert!(line.starts_with("churn: ops 5000 "), "{line}");
+    assert!(
+        line.contains(" errors 0 ") && line.contains(" wrong 0 ") && line.contains(" p99_ratio "),
+        "{line}"
+    );
+    for bad in
+        [&["churn"][..], &["churn", "--ops", "5", "--values", "9-3"], &["churn", "--ops", "5", "--fill", "0"]]
+    {
+        assert_eq!(lasting(&node, bad).unwrap_err().exit_code(), 2, "{bad:?}");
+    }
+}
+
+#[test]
+fn growth_ends_with_one_line_of_figures() {
+    let node = Node::default();
+    let (line, errors) = lasting(&node, &["grow", "--from", "10", "--to", "3000", "--threads", "2"]).unwrap();
+    assert_eq!((errors, node.0.len()), (0, 3000));
+    assert!(line.starts_with("grow: keys 3000 errors 0 "), "{line}");
+    assert_eq!(lasting(&node, &["grow", "--from", "10", "--to", "3"]).unwrap_err().exit_code(), 2);
 }
 
 fn records(node: &Node) -> usize {

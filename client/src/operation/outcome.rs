@@ -89,5 +89,14 @@ mod tests {
         assert_eq!(effect_of(None, &lost), Effect::No);
         let cas = PendingCas { slot: Offset(8), expected: 0, desired: 1 };
         assert_eq!(effect_of(Some(cas), &lost), Effect::Unknown);
+        assert_eq!(effect_of_timeout(None), Effect::No);
+        assert_eq!(effect_of_timeout(Some(cas)), Effect::Unknown);
+    }
+
+    /// A block that may still be written is nobody's; one that can't be is used again.
+    #[test]
+    fn only_what_is_out_stays_in_limbo() {
+        assert!(!may_release(true));
+        assert!(may_release(false));
     }
 }

@@ -95,3 +95,30 @@ impl PlannedVerb {
         self.read_bytes().max(self.written_bytes(pieces))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sidestep_common::layout::{BlockMeta, BlockRef, SizeClass, Version, WriteId};
+
+    use super::*;
+
+    /// The bytes that statistics add up and traces show: of a block no more than is written of it.
+    #[test]
+    fn a_verb_says_how_many_bytes_it_brings_and_stores() {
+        let pieces: (&[u8], &[u8]) = (b"key", b"value");
+        let place =
+            BlockRef { offset: Offset(64), class: SizeClass::holding(64).unwrap(), version: Version::FIRST };
+        let meta = BlockMeta { write_id: WriteId::new(1, 1), expiry_tick: 0, user_flags: 0 };
+        let header = BlockHeader::new(place, meta, pieces.0, pieces.1);
+        for (action, brings, stores) in [
+            (Action::Read(256), 256, 0),
+            (Action::WriteBlock(header), 0, 40 + 3 + 5),
+            (Action::WriteByte(7), 0, 1),
+            (Action::CompareSwap { expected: 0, desired: 1 }, 8, 8),
+        ] {
+            let verb = PlannedVerb { subject: "anything", remote: Offset(64), action };
+            assert_eq!((verb.read_bytes(), verb.written_bytes(pieces)), (brings, stores), "{action:?}");
+            assert_eq!(verb.bytes(pieces), brings.max(stores), "{action:?}");
+        }
+    }
+}

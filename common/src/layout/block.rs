@@ -261,4 +261,77 @@ mod tests {
         assert!(Block::parse(&[], place()).is_err());
         assert!(Block::parse(&[0; 128], place()).is_err());
     }
+
+    /// A client asks for the class of what it is to write; one class too small and the header is refused, with none
+    /// the put is.
+    #[test]
+    fn a_class_holds_header_key_and_value() {
+        assert_eq!(BlockHeader::block_bytes(3, 10), 53);
+        let class = |key_bytes, value_bytes| BlockHeader::class_for(key_bytes, value_bytes);
+        assert_eq!(class(10, 14).map(SizeClass::bytes), Some(64));
+        assert_eq!(class(10, 15).map(SizeClass::bytes), Some(128));
+        assert_eq!(class(KEY_BYTES_MAX, VALUE_BYTES_MAX), Some(SizeClass::MAX));
+        assert_eq!(class(KEY_BYTES_MAX + 1, 0), None);
+        assert_eq!(class(0, VALUE_BYTES_MAX + 1), None);
+    }
+
+    /// The largest block, and one that fills its class to the last byte.
+    #[test]
+    fn blocks_at_their_limits_round_trip() {
+        let largest = BlockRef { class: SizeClass::MAX, ..place() };
+        let full = 128 - BLOCK_HEADER_BYTES - 3;
+        for (place, key_bytes, value_bytes) in
+            [(largest, KEY_BYTES_MAX, VALUE_BYTES_MAX), (place(), 3, full), (place(), 1, 0)]
+        {
+            let (key, value) = (vec![1; key_bytes], vec![2; value_bytes]);
+            let bytes = bytes(place, &key, &value);
+            let block = Block::parse(&bytes, place).unwrap();
+            assert!(block.key == key && block.value == value, "{key_bytes} {value_bytes}");
+        }
+    }
+
+    /// No correct client writes them: a key or a value over its limit, with a checksum that is right all the same, and
+    /// more than the block holds.
+    #[test]
+    fn lengths_over_their_limits_are_refused() {
+        let largest = BlockRef { class: SizeClass::MAX, ..place() };
+        let good = bytes(largest, b"key", b"value");
+        let with_lengths = |key_bytes: usize, value_bytes: usize| {
+            let mut bad = good.clone();
+            bad[16..18].copy_from_slice(&(key_bytes as u16).to_le_bytes());
+            bad[20..24].copy_from_slice(&(value_bytes as u32).to_le_bytes());
+            let end = (BLOCK_HEADER_BYTES + key_bytes + value_bytes).min(bad.len());
+            let checksum = xxh3_64_with_seed(&bad[CHECKSUM_BYTES..end], checksum_seed(largest));
+            bad[..CHECKSUM_BYTES].copy_from_slice(&checksum.to_le_bytes());
+            bad
+        };
+        assert!(Block::parse(&with_lengths(KEY_BYTES_MAX, VALUE_BYTES_MAX), largest).is_ok());
+        for (key_bytes, value_bytes) in
+            [(KEY_BYTES_MAX + 1, 0), (1, VALUE_BYTES_MAX + 1), (1, u32::MAX as usize)]
+        {
+            let unfit = BlockError::Lengths { key_bytes, value_bytes, available_bytes: good.len() };
+            assert_eq!(Block::parse(&with_lengths(key_bytes, value_bytes), largest), Err(unfit));
+        }
+        let short = &good[..BLOCK_HEADER_BYTES + 7];
+        let unfit = BlockError::Lengths { key_bytes: 3, value_bytes: 5, available_bytes: short.len() };
+        assert_eq!(Block::parse(short, largest), Err(unfit));
+        // A header alone says what it is of.
+        let later = BlockRef { version: Version(4), ..largest };
+        let other = BlockError::Version { expected: 4, found: 3 };
+        assert_eq!(Block::parse(&good[..BLOCK_HEADER_BYTES], later), Err(other));
+    }
+
+    /// A header is never made for what can't be read back.
+    #[test]
+    fn no_header_is_made_over_the_limits() {
+        let meta = BlockMeta { write_id: WriteId::new(7, 9), expiry_tick: 0, user_flags: 0 };
+        let largest = BlockRef { class: SizeClass::MAX, ..place() };
+        for (place, key_bytes, value_bytes) in
+            [(largest, KEY_BYTES_MAX + 1, 0), (largest, 0, VALUE_BYTES_MAX + 1), (place(), 3, 86)]
+        {
+            let (key, value) = (vec![1; key_bytes], vec![2; value_bytes]);
+            let made = std::panic::catch_unwind(|| BlockHeader::new(place, meta, &key, &value));
+            assert!(made.is_err(), "{place:?} {key_bytes} {value_bytes}");
+        }
+    }
 }

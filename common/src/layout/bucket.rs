@@ -116,6 +116,8 @@ mod tests {
         let header = BucketHeader { depth: 14, prefix: 0x2abc, generation: 0x12345, sealed: true };
         assert_eq!(header.to_bits(), 0x9c00_91a2_8000_2abc);
         assert_eq!(BucketHeader::from_bits(header.to_bits()), header);
+        let open = BucketHeader { sealed: false, ..header };
+        assert_eq!(BucketHeader::from_bits(open.to_bits()), open);
     }
 
     #[test]
@@ -126,6 +128,8 @@ mod tests {
         assert!(!header.serves(KeyHash::from_bits(0xabce_0000_0000_0000)));
         assert!(BucketHeader { depth: 0, prefix: 0, ..header }.serves(hash));
         assert!(!BucketHeader::from_bits(0).serves(hash), "memory that was never a segment serves nobody");
+        assert!(BucketHeader { depth: 31, prefix: 0xabcd << 15, ..header }.serves(hash), "the deepest");
+        assert!(!BucketHeader { depth: 32, prefix: 0xabcd << 16, ..header }.serves(hash));
         assert!(!BucketHeader { depth: 63, ..header }.serves(hash));
     }
 

@@ -48,10 +48,8 @@ pub const fn chunk_shape(class: SizeClass) -> ChunkShape {
             blocks_offset: BLOCK_UNIT_BYTES,
         };
     }
-    let mut block_count = CHUNK_BYTES / (block_bytes + 1);
-    while block_count.next_multiple_of(BLOCK_UNIT_BYTES) + block_count * block_bytes > CHUNK_BYTES {
-        block_count -= 1;
-    }
+    // A byte of the map each. For no class does the map's padding cost a block: the tests look at all.
+    let block_count = CHUNK_BYTES / (block_bytes + 1);
     ChunkShape {
         bytes: CHUNK_BYTES,
         align_bytes: CHUNK_BYTES,
@@ -73,7 +71,7 @@ impl BlockPlace {
     /// The place of the block at `offset`; `None` if no block of that class can start there.
     pub const fn of(offset: Offset, class: SizeClass) -> Option<Self> {
         let shape = chunk_shape(class);
-        if shape.block_count == 1 && class.bytes() > CHUNK_CLASS_BYTES_MAX {
+        if class.bytes() > CHUNK_CLASS_BYTES_MAX {
             return match offset.0.checked_sub(BLOCK_UNIT_BYTES) {
                 Some(chunk) if chunk % PAGE_UNIT_BYTES == 0 => Some(Self { chunk: Offset(chunk), index: 0 }),
                 _ => None,
@@ -125,11 +123,31 @@ mod tests {
         assert_eq!(chunk_shape(SizeClass::from_index(0).unwrap()).block_count, 16_131);
     }
 
+    /// A chunk has no room for one block more, and an extent none for one page more.
+    #[test]
+    fn shapes_waste_nothing() {
+        for class in classes() {
+            let shape = chunk_shape(class);
+            if class.bytes() > CHUNK_CLASS_BYTES_MAX {
+                assert_eq!((shape.block_count, shape.align_bytes), (1, PAGE_UNIT_BYTES), "{class:?}");
+                assert!(shape.bytes - shape.blocks_offset - class.bytes() < PAGE_UNIT_BYTES, "{class:?}");
+            } else {
+                assert_eq!((shape.bytes, shape.align_bytes), (CHUNK_BYTES, CHUNK_BYTES), "{class:?}");
+                let more = u64::from(shape.block_count) + 1;
+                let needed = more.next_multiple_of(BLOCK_UNIT_BYTES) + more * class.bytes();
+                assert!(needed > CHUNK_BYTES, "{class:?}");
+            }
+        }
+        let largest = SizeClass::holding(CHUNK_CLASS_BYTES_MAX).unwrap();
+        assert_eq!(chunk_shape(largest).block_count, 7, "the last class that lives in chunks");
+    }
+
+    /// Extents begin at any page, chunks at multiples of their size alone.
     #[test]
     fn a_place_and_its_address_are_the_same_thing() {
         for class in classes() {
             let shape = chunk_shape(class);
-            let chunk = Offset(32 * CHUNK_BYTES);
+            let chunk = Offset(32 * CHUNK_BYTES + 5 * (shape.align_bytes % CHUNK_BYTES));
             for index in [0, shape.block_count / 2, shape.block_count - 1] {
                 let place = BlockPlace { chunk, index };
                 let block = place.block(class, Version(4));

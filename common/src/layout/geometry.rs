@@ -143,7 +143,21 @@ mod tests {
             assert_eq!(geometry.block_pool_offset.0 % CHUNK_BYTES, 0);
             let index_bytes = geometry.segment_count * SEGMENT_BYTES;
             assert!(index_bytes * 6 <= region_bytes && index_bytes * 12 >= region_bytes, "{geometry:?}");
+            assert_eq!(geometry.directory_entries(), geometry.segment_count, "one segment each");
         }
+    }
+
+    /// Where directory words, segments and buckets lie: golden, as [`Superblock`](crate::layout::Superblock) is.
+    #[test]
+    fn places_are_counted_from_where_the_parts_begin() {
+        let geometry = Geometry::for_region(64 << 20).unwrap();
+        assert_eq!([0, 1, 511].map(|index| geometry.directory_word_offset(index).0), [4096, 4104, 8184]);
+        let word = |segment| DirectoryWord { segment, generation: 1, depth: 9 };
+        let segments = [0, 1, 511].map(|segment| geometry.segment_offset(word(segment)).unwrap().0);
+        assert_eq!(segments, [0x4000, 0x8000, 0x80_0000]);
+        let bucket = |bits| geometry.bucket_offset(word(1), KeyHash::from_bits(bits)).unwrap().0;
+        assert_eq!([0, 1 << 10, 63 << 10].map(bucket), [0x8000, 0x8100, 0xbf00]);
+        assert_eq!(geometry.bucket_offset(word(512), KeyHash::from_bits(0)), None);
     }
 
     #[test]
@@ -163,5 +177,7 @@ mod tests {
         assert!(!geometry.block_pool_holds(Offset(end.0 - 63), 64));
         assert!(!geometry.block_pool_holds(Offset(u64::MAX), 64));
         assert!(!geometry.block_pool_holds(Offset(geometry.block_pool_offset.0 - 1), 64));
+        assert!(geometry.block_pool_holds(geometry.block_pool_offset, geometry.block_pool_bytes));
+        assert!(!geometry.block_pool_holds(geometry.block_pool_offset, geometry.block_pool_bytes + 1));
     }
 }

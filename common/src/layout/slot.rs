@@ -249,6 +249,25 @@ mod tests {
         assert_eq!(live.to_moved().to_live(), live);
         assert_eq!(SlotWord::EMPTY.state(), SlotState::Empty);
         assert_eq!(SlotWord::CLOSED.state(), SlotState::Closed);
+        let expiring = SlotWord::from_bits(live.bits() | 1 << 60);
+        assert!(expiring.can_expire() && expiring.state() == live.state() && expiring.tag() == tag);
+    }
+
+    /// Versions count on and come round: the mark of one use never frees the next.
+    #[test]
+    fn each_use_has_a_version_of_its_own() {
+        assert_eq!([0, 1, 254, 255].map(|version| Version(version).next().0), [1, 2, 255, 0]);
+    }
+
+    /// A word would name another place than was meant.
+    #[test]
+    #[cfg(debug_assertions)]
+    fn no_word_is_made_for_a_place_that_it_cannot_name() {
+        for offset in [65, 1 << 41] {
+            let block = BlockRef { offset: Offset(offset), ..block() };
+            let made = std::panic::catch_unwind(|| SlotWord::live(Tag::from_low_bits(1), block, true));
+            assert!(made.is_err(), "{offset:#x}");
+        }
     }
 
     /// Whatever the bits are, reading them yields a state and no panic; unknown classes are malformed.

@@ -201,7 +201,10 @@ mod tests {
 
     #[test]
     fn a_superblock_round_trips() {
-        assert_eq!(Superblock::parse(&superblock().encode()), Ok(superblock()));
+        for domain in [AtomicityDomain::Nic, AtomicityDomain::Cpu] {
+            let superblock = Superblock { domain, ..superblock() };
+            assert_eq!(Superblock::parse(&superblock.encode()), Ok(superblock));
+        }
     }
 
     #[test]

@@ -128,7 +128,8 @@ pub struct Mapping {
     bytes: u64,
     page_bytes: u64,
     rights: Rights,
-    /// The file, and a second descriptor of it that allows reading only. A client needs neither once it has mapped.
+    /// The file, and a second descriptor of it that allows reading only. A client needs neither once it has mapped, and a
+    /// kept file is given to nobody.
     files: Option<(OwnedFd, OwnedFd)>,
     pages: String,
 }
@@ -216,6 +217,41 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Maps a file that outlives this process, of `bytes` in whole pages of its file system, with all pages taken. It is not
+    /// sealed, so it is for nobody but this process and the cards that it registers the mapping with: `shm` can't be
+    /// served from it.
+    ///
+    /// # Errors
+    /// [`MappingError`]; new pages that couldn't be had are named.
+    pub fn keep(
+        file: &OwnedFd,
+        bytes: u64,
+        page_bytes: u64,
+        threads: usize,
+        is_new: bool,
+    ) -> Result<Self, MappingError> {
+        if bytes == 0 || bytes > BYTES_MAX || !bytes.is_multiple_of(page_bytes.max(1)) {
+            return Err(MappingError::Size { bytes, limit_bytes: BYTES_MAX });
+        }
+        if is_new {
+            check_file_size(bytes)?;
+            if page_bytes > normal_page_bytes() {
+                check_huge_pages(bytes, page_bytes)?;
+            } else {
+                check_available(bytes, Available::now())?;
+            }
+        }
+        let (base, pages) = map(file, bytes, Rights::ReadWrite).map_err(system("map the region's file"))?;
+        let pages = format!("{pages}, kept in a file");
+        let mapping = Self { base, bytes, page_bytes, rights: Rights::ReadWrite, files: None, pages };
+        // From here on `mapping` cleans up.
+        advise_transparent(base, bytes, page_bytes);
+        // A file that is there has its pages, but for what a sparse one lacks; either way all are taken now.
+        populate(base, bytes, page_bytes, threads.max(1), file.as_fd())
+            .map_err(|errno| MappingError::RanOut { asked_bytes: bytes, source: errno.into() })?;
+        Ok(mapping)
+    }
+
     /// Maps a region's memory that another process made. `bytes` is the region's length as its superblock has it.
     ///
     /// # Errors
@@ -280,11 +316,11 @@ impl Mapping {
     /// The memory file, for clients that may write.
     ///
     /// # Panics
-    /// On a mapping that was attached: it keeps no file.
+    /// On a mapping that was attached or is kept: it has no file to give.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.files {
             Some((file, _)) => file.as_fd(),
-            None => panic!("an attached mapping keeps no file"),
+            None => panic!("this mapping has no file to give"),
         }
     }
 
@@ -295,7 +331,7 @@ impl Mapping {
     pub fn read_only_fd(&self) -> BorrowedFd<'_> {
         match &self.files {
             Some((_, read_only)) => read_only.as_fd(),
-            None => panic!("an attached mapping keeps no file"),
+            None => panic!("this mapping has no file to give"),
         }
     }
 

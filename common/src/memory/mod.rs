@@ -15,12 +15,14 @@
 
 mod available;
 mod gather;
+mod kept;
 mod mapping;
 mod populate;
 mod store_buffer;
 mod words;
 
 pub use available::{Available, MemoryLimit};
+pub use kept::{KeepError, KeptDirectory};
 pub use mapping::{HugePages, Mapping, MappingError, MappingOptions};
 pub(crate) use store_buffer::StoreBuffer;
 pub use words::{AccessError, WordMemory};

@@ -37,6 +37,8 @@ pub struct Config {
     pub memory: ByteSize,
     /// Segments of the young index.
     pub initial_segments: u64,
+    /// Directory that keeps the region when the server ends.
+    pub keep: Option<PathBuf>,
     /// Fabrics to serve.
     pub transport: Transport,
     /// Which RDMA device, port and GID.
@@ -82,6 +84,7 @@ impl Default for Config {
             memory: ByteSize::mebibytes(1024),
             // A quarter of a mebibyte, in every region that can be.
             initial_segments: 16,
+            keep: None,
             transport: Transport::Auto,
             device: DeviceChoice::default(),
             commits: CommitsChoice::Auto,
@@ -227,6 +230,20 @@ impl Config {
                 return Err(ConfigError::Value { setting, value, reason: only_verbs });
             }
         }
+        if let Some(directory) = &self.keep {
+            let wrong = |reason| {
+                let value = directory.display().to_string();
+                Err(ConfigError::Value { setting: "keep", value, reason })
+            };
+            if self.transport == Transport::Shm {
+                return wrong(
+                    "a client's mapping outlives the server, so shm and a kept region exclude each other",
+                );
+            }
+            if matches!(self.hugepages, HugePageChoice::TwoMebibytes | HugePageChoice::OneGibibyte) {
+                return wrong("its file system decides on the pages; leave hugepages away");
+            }
+        }
         if self.token.as_ref().is_some_and(Secret::is_empty) {
             let reason = "an empty secret keeps nobody out; leave it away for none";
             return Err(ConfigError::Value { setting: "token", value: String::new(), reason });
@@ -269,6 +286,11 @@ mod tests {
         assert!(message.contains("18446744073709551615"), "{message}");
         let message = refused(|config| config.max_value = ByteSize::mebibytes(2));
         assert!(message.contains("2097152") && message.contains("1048576"), "{message}");
+        let message = refused(|config| {
+            config.keep = Some("/dev/shm/here".into());
+            config.transport = Transport::Shm;
+        });
+        assert!(message.starts_with("keep is `/dev/shm/here`") && message.contains("shm"), "{message}");
         let message = refused(|config| config.initial_segments = 16_384);
         assert_eq!(message, "initial-segments is 16384, must be from 1 to 8192", "a region of 1 GiB");
         assert_eq!(

@@ -72,6 +72,7 @@ pub fn resolve(arguments: Arguments, matches: &ArgMatches) -> Result<Resolved, C
             file.initial_segments,
             default.initial_segments,
         ),
+        keep: layers.optional("keep", given.keep, file.keep),
         transport: layers.value("transport", given.transport, file.transport, default.transport),
         device: DeviceChoice {
             device: layers.optional("device", given.device, file.device),

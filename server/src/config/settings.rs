@@ -48,6 +48,10 @@ pub struct Settings {
     /// [default: 16]
     #[arg(long, env = "SIDESTEP_INITIAL_SEGMENTS", value_name = "COUNT")]
     pub initial_segments: Option<u64>,
+    /// Keep the region in this directory of a tmpfs or hugetlbfs, where the next server takes it over with its data. Losing
+    /// the host loses it [default: the region ends with the server]
+    #[arg(long, env = "SIDESTEP_KEEP", value_name = "DIR")]
+    pub keep: Option<PathBuf>,
     /// Fabrics to serve [default: auto]
     #[arg(long, env = "SIDESTEP_TRANSPORT", value_enum)]
     pub transport: Option<Transport>,

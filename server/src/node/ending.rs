@@ -1,8 +1,10 @@
 //! The end of sessions.
 //!
 //! Always true: a session that ends is first fenced, and only then leaves the pool's books and the table; one
-//! that can't be fenced lingers, with its number and its chunks, and is tried again.
+//! that can't be fenced lingers, with its number and its chunks, and is tried again; so does one whose end panicked,
+//! which keeps no other from its end.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
@@ -25,20 +27,6 @@ pub enum End {
     Unacknowledging,
     /// The server stops.
     Shutdown,
-}
-
-/// A session whose end panics is not left ending for good: it lingers, and is tried again.
-struct RetriedAfterPanic<'a> {
-    serving: &'a Serving,
-    session: SessionId,
-}
-
-impl Drop for RetriedAfterPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.serving.sessions().linger(self.session);
-        }
-    }
 }
 
 impl Node {
@@ -71,12 +59,29 @@ impl Node {
     }
 
     fn finish_end(&self, serving: &Serving, session: &Session, end: End) {
-        let retried = RetriedAfterPanic { serving, session: session.id };
+        // Each holder of a lock leaves the books whole, so that what panicked can be tried again.
+        let ended = catch_unwind(AssertUnwindSafe(|| Self::try_end(serving, session)));
+        match ended {
+            Ok(true) => {
+                tracing::info!(session = session.id.0, client = ?session.client_name, ?end, "session ended");
+            }
+            Ok(false) => {
+                tracing::debug!(session = session.id.0, fabric = %session.fabric, "can't be fenced yet");
+                serving.sessions().linger(session.id);
+            }
+            // What was said is reported where it happened.
+            Err(_) => {
+                tracing::error!(session = session.id.0, fabric = %session.fabric, "its end panicked; tried again later");
+                serving.sessions().linger(session.id);
+            }
+        }
+        serving.session_ended.notify_all();
+    }
+
+    /// Fences a session and gives its chunks to the books; `false` if it can't be fenced yet.
+    fn try_end(serving: &Serving, session: &Session) -> bool {
         let fenced = serving.targets.get(session.fabric).is_none_or(|target| target.fence(session.id));
-        if !fenced {
-            tracing::debug!(session = session.id.0, fabric = %session.fabric, "can't be fenced yet");
-            serving.sessions().linger(session.id);
-        } else {
+        if fenced {
             // The books first: while the number is in the table nobody else can get it.
             serving.epochs().leave(session.id);
             let chunks = serving.pool().end_session(session.id);
@@ -86,12 +91,10 @@ impl Node {
                 serving.sweeps().note_death(Death { session: session.id, noticed, chunks });
             }
             serving.sessions().forget(session.id);
-            tracing::info!(session = session.id.0, client = ?session.client_name, ?end, chunks, "session ended");
             // It may have been the one that others waited for.
             serving.bell.ring();
         }
-        drop(retried);
-        serving.session_ended.notify_all();
+        fenced
     }
 
     /// Ends sessions whose leases ran out, or that acknowledge nothing. Blocks for as long as the fabrics take.
@@ -124,5 +127,84 @@ impl Node {
         for session in living {
             self.end_session(session, End::Shutdown);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use sidestep_common::fabric::{DeviceChoice, FabricKind, Join, Rights, Target};
+    use sidestep_common::layout::{AtomicityDomain, Geometry};
+    use sidestep_common::memory::{HugePages, Mapping, MappingOptions};
+
+    use super::*;
+    use crate::config::{Config, Transport};
+    use crate::region::Region;
+    use crate::sessions::lease_deadline;
+    use crate::targets::Targets;
+    use crate::transport::{Devices, Plan};
+
+    /// Panics when it first fences the first session.
+    struct Panics(AtomicU32);
+
+    impl Target for Panics {
+        fn kind(&self) -> FabricKind {
+            FabricKind::Verbs
+        }
+
+        fn admit(&self, _session: SessionId, _rights: Rights) -> Result<Join, String> {
+            Err("nobody joins".into())
+        }
+
+        fn fence(&self, session: SessionId) -> bool {
+            let fences = self.0.fetch_add(u32::from(session.0 == 1), Ordering::Relaxed);
+            assert!(session.0 != 1 || fences > 0, "on purpose, by a test");
+            true
+        }
+
+        fn connection_count(&self) -> usize {
+            0
+        }
+
+        fn describe(&self) -> String {
+            "panics".into()
+        }
+    }
+
+    fn node() -> Node {
+        let config = Config::default();
+        let bytes = 4 << 20;
+        let options =
+            MappingOptions { bytes, huge_pages: HugePages::Off, threads: 1, name: "sidestep-test".into() };
+        let mapping = Arc::new(Mapping::create(&options).unwrap());
+        let geometry = Geometry::for_region(bytes).unwrap();
+        let region = Region::format(mapping.words(), geometry, AtomicityDomain::Cpu, 1000, 1).unwrap();
+        let devices = Devices { found: Vec::new(), obstacle: None };
+        let plan = Plan::choose(Transport::Tcp, &DeviceChoice::default(), &devices).unwrap();
+        let targets = Targets::of_verbs(Arc::new(Panics(AtomicU32::new(0))));
+        let serving = Serving::new(region, plan, targets, mapping, &config);
+        let node = Node::new(config, "sidestep://test".into(), ([127, 0, 0, 1], 1).into(), None);
+        node.serve(serving);
+        node
+    }
+
+    /// A fabric panics while it fences a session, and all sessions are to end: the others end, that one lingers, and is
+    /// gone when it was tried again. Its number and chunks are nobody's for good otherwise.
+    #[test]
+    fn what_panicked_is_tried_again() {
+        let node = node();
+        let serving = node.serving().unwrap();
+        for _ in 0..2 {
+            let (fabric, deadline) = (FabricKind::Verbs, lease_deadline(60_000));
+            serving.sessions().open(Rights::ReadWrite, fabric, "test".into(), 1, deadline).unwrap();
+        }
+        node.end_all();
+        let lingering: Vec<u32> = serving.sessions().lingering().iter().map(|session| session.id.0).collect();
+        assert_eq!((lingering, serving.sessions().fenced_total()), (vec![1], 1));
+        node.retry_lingering();
+        assert!(!serving.sessions().some_linger());
+        assert_eq!(serving.sessions().fenced_total(), 2);
     }
 }

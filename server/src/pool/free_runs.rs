@@ -59,6 +59,24 @@ impl FreeRuns {
         Some(Offset(at))
     }
 
+    /// Takes these bytes; `false` if not all of them are free.
+    pub(super) fn take_at(&mut self, at: Offset, bytes: u64) -> bool {
+        let Some((&start, &length)) = self.runs.range(..=at.0).next_back() else { return false };
+        let (end, run_end) = (at.0 + bytes, start + length);
+        if end > run_end {
+            return false;
+        }
+        self.runs.remove(&start);
+        if at.0 > start {
+            self.runs.insert(start, at.0 - start);
+        }
+        if run_end > end {
+            self.runs.insert(end, run_end - end);
+        }
+        self.free_bytes -= bytes;
+        true
+    }
+
     /// Adds a run, joined with its neighbours.
     ///
     /// # Panics

@@ -157,6 +157,21 @@ impl BlockPool {
         }
     }
 
+    /// Takes a chunk of a kept region into the books: nobody's, with these versions. `false` if its memory is not free: then
+    /// it laps over another, and nothing was changed.
+    pub fn take_over(&mut self, offset: u64, class: SizeClass, versions: Vec<u8>) -> bool {
+        let bytes = chunk_shape(class).bytes;
+        let runs = if offset < self.reserve_end { &mut self.reserve } else { &mut self.free };
+        if !runs.take_at(Offset(offset), bytes) {
+            return false;
+        }
+        let grant = Grant { class, owner: Owner::Ownerless, serial: 0, versions };
+        self.grants.insert(offset, grant);
+        self.accounts.ownerless.add(bytes);
+        self.ownerless.entry(class).or_default().insert(offset);
+        true
+    }
+
     /// Grants `session` up to `count` chunks (or extents) of a class, at least one, and no more than a message holds.
     ///
     /// # Errors

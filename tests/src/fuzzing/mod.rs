@@ -16,11 +16,13 @@
 //! | [`handshake`] | either side, while a data path is joined | an answer or an error; what is mapped can be used |
 //! | [`bucket_and_block`] | the bytes of index and blocks | no panic; what is valid encodes to the same |
 //! | [`joining`] | superblock and directory, then the whole region | verbs stay in the region; a value, a miss or an error |
+//! | [`fsck`] | the region and its dump, under a look | a report or an error with a type; READs stay in the region |
 //! | [`hostile_region`] | the region, between any two verbs | verbs keep to what was granted and have a bound |
 
 pub mod bucket_and_block;
 pub mod control_request;
 pub mod control_response;
+pub mod fsck;
 pub mod handshake;
 pub mod hostile_region;
 pub mod joining;
@@ -40,10 +42,11 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "bucket_and_block", run: bucket_and_block::run },
     Target { name: "control_request", run: control_request::run },
     Target { name: "control_response", run: control_response::run },
+    Target { name: "fsck", run: fsck::run },
     Target { name: "handshake", run: handshake::run },
     Target { name: "hostile_region", run: hostile_region::run },
     Target { name: "joining", run: joining::run },

@@ -36,6 +36,7 @@
 //!                  └──▶ verdict ─▶ linearizability; complaint, summary
 //! ```
 
+mod capacity;
 mod complaint;
 pub mod dice;
 mod evidence;

@@ -21,6 +21,12 @@ pub struct Case {
     pub calls: u64,
     /// How often somebody is killed.
     pub kills: u64,
+    /// How many are killed at once; 0 for one, now and then two.
+    pub killed_at_once: u64,
+    /// Bytes of the region, as the server is told; empty for what the fabric has here.
+    pub memory: &'static str,
+    /// Whether as much must fit into the region at the end as into a new one.
+    pub measures_capacity: bool,
     /// How often somebody is stopped for longer than the lease.
     pub pauses: u64,
     /// How often somebody's connection is cut.
@@ -41,6 +47,9 @@ impl Case {
         sessions: 2,
         calls: 10_000,
         kills: 0,
+        killed_at_once: 0,
+        memory: "",
+        measures_capacity: false,
         pauses: 0,
         cuts: 0,
         restarts: 0,
@@ -77,14 +86,17 @@ impl Plan {
     /// A plan for a run of `calls` calls.
     pub fn draw(case: &Case, calls: u64, dice: &mut Dice) -> Self {
         let mut acts = Vec::new();
-        let mut add = |count, act: fn(&mut Dice) -> Act| {
+        let mut add = |count, act: &dyn Fn(&mut Dice) -> Act| {
             acts.extend((0..count).map(|_| (calls / 20 + dice.below(calls * 9 / 10 + 1), act(dice))));
         };
         // Now and then several at once: they leave more behind at one moment.
-        add(case.kills, |dice| Act::Kill(if dice.chance(300) { 2 } else { 1 }));
-        add(case.pauses, |_| Act::Pause);
-        add(case.cuts, |_| Act::Cut);
-        add(case.restarts, |_| Act::Restart);
+        add(case.kills, &|dice| match case.killed_at_once {
+            0 => Act::Kill(if dice.chance(300) { 2 } else { 1 }),
+            all => Act::Kill(all),
+        });
+        add(case.pauses, &|_| Act::Pause);
+        add(case.cuts, &|_| Act::Cut);
+        add(case.restarts, &|_| Act::Restart);
         acts.sort_unstable();
         Self { acts: acts.into() }
     }

@@ -12,6 +12,7 @@ use sidestep_client::fsck::{self, Finding, Live, Options};
 use sidestep_client::{Client, FabricKind};
 use sidestep_common::layout::Superblock;
 
+use super::capacity::{capacity, empty};
 use super::dice::Dice;
 use super::evidence::Evidence;
 use super::fleet::Fleet;
@@ -34,6 +35,10 @@ const LOOK: Duration = Duration::from_millis(1);
 const STANDSTILL: Duration = Duration::from_secs(60);
 /// Time for what must not fail.
 const LONG: Duration = Duration::from_secs(60);
+
+/// Of what fits into a new region, as much must fit into one in which clients died. Some chunks keep blocks of keys that were
+/// deleted, until their segment is rebuilt.
+const CAPACITY_PER_MILLE: u64 = 999;
 
 /// Nobody reads more findings; what is wrong at one place is often wrong at many.
 const FINDINGS_TOLD_MAX: usize = 20;
@@ -156,8 +161,24 @@ impl Run<'_> {
             self.summary.count(histories);
         }
         result?;
-        self.summary.checked = judge(&histories?, &keys, self.lives.len())?;
-        check_region(&self.server().client(LONG))
+        let histories = histories?;
+        self.summary.checked = judge(&histories, &keys, self.lives.len())?;
+        check_region(&self.server().client(LONG))?;
+        if self.case.measures_capacity {
+            let client = self.server().client(LONG);
+            empty(&client, histories.keys().into_iter().map(|key| keys.name(key)))?;
+            let end = capacity(&client)?;
+            drop(client);
+            check_region(&self.server().client(LONG))?;
+            // The same server, but new.
+            self.serve(0);
+            let new = capacity(&self.server().client(LONG))?;
+            self.summary.capacity = (new, end);
+            if end * 1000 < new * CAPACITY_PER_MILLE {
+                return Err(Trouble::Leaked { new, end, per_mille: CAPACITY_PER_MILLE });
+            }
+        }
+        Ok(())
     }
 
     /// All that happens before the histories are judged.
@@ -178,7 +199,8 @@ impl Run<'_> {
     fn serve(&mut self, port: u16) -> Superblock {
         let (fabric, pace) = (self.summary.fabric, Pace::of(self.summary.fabric));
         let lease = pace.lease_ms.to_string();
-        let mut arguments = vec!["-m", pace.memory];
+        let memory = if self.case.memory.is_empty() { pace.memory } else { self.case.memory };
+        let mut arguments = vec!["-m", memory];
         if self.case.pauses > 0 {
             arguments.extend(["--lease-ms", &lease, "--grace-ms", &lease]);
         }

@@ -48,6 +48,8 @@ pub struct Summary {
     pub fenced: u64,
     /// Block memory granted by the last server.
     pub granted_bytes: u64,
+    /// Large values that fit into a new region, and into this one at its end; 0 if that was not measured.
+    pub capacity: (u64, u64),
     /// What was checked.
     pub checked: Checked,
     /// How long it took until the histories were there.
@@ -78,6 +80,7 @@ impl Summary {
             sessions: 0,
             fenced: 0,
             granted_bytes: 0,
+            capacity: (0, 0),
             checked: Checked::default(),
             ran: Duration::ZERO,
             took: Duration::ZERO,
@@ -118,6 +121,9 @@ impl fmt::Display for Summary {
             "{kills} kills, {pauses} pauses, {cuts} cuts, {restarts} restarts, {sessions} sessions, {fenced} fenced, "
         )?;
         write!(out, "{unknown} unknown, {failed} failed, {pending} pending; ")?;
+        if let (new @ 1.., end) = self.capacity {
+            write!(out, "{end} large values fit at the end, {new} at the start; ")?;
+        }
         let Checked { histories, events, open, longest } = self.checked;
         write!(
             out,

@@ -63,6 +63,16 @@ pub enum Trouble {
         /// The first ones.
         findings: String,
     },
+    /// Memory was lost.
+    #[error("{end} large values fit at the end, {new} into a new region: less than {per_mille} per mille")]
+    Leaked {
+        /// As many fit into a new one.
+        new: u64,
+        /// And at the end.
+        end: u64,
+        /// What is wanted.
+        per_mille: u64,
+    },
     /// The region could not be looked at.
     #[error("fsck: {0}")]
     NotLookedAt(#[from] SourceError),

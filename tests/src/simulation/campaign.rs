@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::catalogue::{How, Task};
 use super::coverage::Coverage;
-use super::explore::{Explored, complete::complete, random::random};
+use super::explore::{Explored, bounded::bounded, complete::complete, random::random};
 use super::region::Region;
 use super::shrink::shrink;
 use super::story::Story;
@@ -76,6 +76,7 @@ pub fn explore(region: &Region, task: &Task) -> Sums {
     let mut world = World::new(region, task.story.clone());
     let explored = match task.how {
         How::Complete => complete(&mut world, SCHEDULES_MAX),
+        How::Bounded { preemptions } => bounded(&mut world, preemptions, SCHEDULES_MAX),
         How::Walks { seed, count } => random(&mut world, seed, count),
     };
     let mut sums = Sums { worlds: 1, counts: world.counts, ..Sums::default() };

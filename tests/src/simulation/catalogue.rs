@@ -12,6 +12,11 @@ use super::story::{Call, Rebuild, Reuse, Story, delete, get, put};
 pub enum How {
     /// Every schedule.
     Complete,
+    /// Every schedule with at most so many preemptions.
+    Bounded {
+        /// How many.
+        preemptions: u32,
+    },
     /// So many walks from a seed.
     Walks {
         /// The first one's.
@@ -172,6 +177,8 @@ pub fn small() -> Vec<Task> {
         }
     }
 
+    tasks.extend(standing_still());
+
     // Directories that lead elsewhere.
     let misled = stories(&singles, &pasts(first));
     let misled = misled.into_iter().map(|story| Story { misled: true, ..story }).collect();
@@ -202,6 +209,34 @@ pub fn small() -> Vec<Task> {
         }));
     }
     tasks
+}
+
+/// Worlds in which one stands still beyond the grace period while a block that it is to read is used again: with every
+/// version the same, nothing but the clock keeps it from a wrong conclusion. The first client owns the block; its second
+/// call sees the mark, and its third is given the block, once the grace period is over.
+pub fn standing_still() -> Vec<Task> {
+    let (first, twin, neighbour) = (Key::First, Key::Twin, Key::Neighbour);
+    let task = |preemptions, before: &[Call], owner: &[Call], stopped: &[Call]| {
+        let story = Story::of(vec![owner.to_vec(), stopped.to_vec()]).after(before.to_vec());
+        let story = Story { reuse: Reuse::AfterGrace, ..story }.with(1, &[Befall::Standstill]);
+        Task { family: "one stands still, a block is used again", story, how: How::Bounded { preemptions } }
+    };
+    let again = [put(first), get(neighbour), put(first)];
+    let elsewhere = [put(first), get(neighbour), put(neighbour)];
+    let for_the_other = [put(twin), get(neighbour), put(first)];
+    vec![
+        // The key's own block, written for it again and not yet published: a value before its time.
+        task(2, &[put(first)], &again, &[get(first), get(first)]),
+        // The key's own block, used for a neighbour: the key seems absent.
+        task(2, &[put(first)], &elsewhere, &[get(first)]),
+        task(2, &[put(first)], &elsewhere, &[delete(first)]),
+        // A put's first READ is out until its WRITE is done.
+        task(2, &[put(first)], &elsewhere, &[put(first)]),
+        // A twin's block, written for the key and not yet published: its slot seems the key's.
+        task(2, &[put(twin)], &for_the_other, &[put(first), get(first)]),
+        // The same, of a twin that took the slot which the put wanted.
+        task(4, &[], &[&[put(twin)][..], &for_the_other].concat(), &[put(first), get(first)]),
+    ]
 }
 
 /// A world drawn from `seed`, as [`large`] draws it.

@@ -1,11 +1,13 @@
 //! What follows the region in a dump: payload and footer. Drawn in [`super`].
 //!
-//! Always true: parsing yields what encoding was given, or an error; it never panics, and allocates no more than the
-//! bytes it was given are long.
+//! Always true: parsing yields what encoding was given, or an error; it never panics, and holds no more than was read and
+//! found in order. A length is worth nothing: a file of zeros that nobody wrote is as long as somebody says.
 
-use sidestep_common::layout::Superblock;
+use std::io::{self, Read};
+
+use sidestep_common::layout::{Geometry, PAGE_UNIT_BYTES, Superblock};
 use sidestep_common::wire::{GrantHolder, GrantRecord};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::super::Facts;
 use super::DumpError;
@@ -100,43 +102,88 @@ impl Payload {
         bytes
     }
 
-    pub(super) fn parse(bytes: &[u8], footer: &Footer) -> Result<Self, DumpError> {
-        if xxh3_64(bytes) != footer.payload_checksum {
+    /// Reads the payload that a footer names.
+    pub(super) fn read(from: impl Read, footer: &Footer) -> Result<Self, DumpError> {
+        let mut from = Checked { from, checksum: Xxh3::new() };
+        if footer.payload_bytes < HEAD_BYTES as u64 {
+            return Err(payload_length(HEAD_BYTES as u64, footer));
+        }
+        let head = from.take::<HEAD_BYTES>()?;
+        let superblock = Superblock::parse(&head[..SUPERBLOCK_BYTES])?;
+        let geometry = &superblock.geometry;
+        if geometry.region_bytes != footer.image_bytes {
+            let (part, room_bytes) = ("region", footer.image_bytes);
+            return Err(DumpError::Length { part, named_bytes: geometry.region_bytes, room_bytes });
+        }
+        let (grant_count, changed_count) = (word(&head, 128), word(&head, 136));
+        let named_bytes = grant_count
+            .saturating_mul(GRANT_BYTES as u64)
+            .saturating_add(changed_count.saturating_mul(8))
+            .saturating_add(HEAD_BYTES as u64);
+        if named_bytes != footer.payload_bytes {
+            return Err(payload_length(named_bytes, footer));
+        }
+        within("grants", grant_count, geometry.block_pool_bytes / PAGE_UNIT_BYTES)?;
+        within("changed words", changed_count, index_words(geometry))?;
+        let mut grants: Vec<GrantRecord> = Vec::new();
+        for _ in 0..grant_count {
+            let next = grant(&from.take()?)?;
+            if grants.last().is_some_and(|last| last.offset >= next.offset) {
+                return Err(DumpError::Order { part: "grants", offset: next.offset });
+            }
+            grants.push(next);
+        }
+        let mut changed: Vec<u64> = Vec::new();
+        for _ in 0..changed_count {
+            let next = u64::from_le_bytes(from.take()?);
+            if changed.last().is_some_and(|last| *last >= next) {
+                return Err(DumpError::Order { part: "changed words", offset: next });
+            }
+            changed.push(next);
+        }
+        if from.checksum.digest() != footer.payload_checksum {
             return Err(DumpError::Checksum { part: "payload" });
         }
-        if bytes.len() < HEAD_BYTES {
-            return Err(payload_length(HEAD_BYTES as u64, bytes));
-        }
-        let superblock = Superblock::parse(&bytes[..SUPERBLOCK_BYTES])?;
-        let region_bytes = superblock.geometry.region_bytes;
-        if region_bytes != footer.image_bytes {
-            let (part, room_bytes) = ("region", footer.image_bytes);
-            return Err(DumpError::Length { part, named_bytes: region_bytes, room_bytes });
-        }
-        let (grant_count, changed_count) = (word(bytes, 128), word(bytes, 136));
-        let grants_bytes = grant_count.saturating_mul(GRANT_BYTES as u64);
-        let named_bytes =
-            grants_bytes.saturating_add(changed_count.saturating_mul(8)).saturating_add(HEAD_BYTES as u64);
-        if named_bytes != bytes.len() as u64 {
-            return Err(payload_length(named_bytes, bytes));
-        }
-        let (grants, changed) = bytes[HEAD_BYTES..].split_at(grants_bytes as usize);
-        let uptime_ms = Some(word(bytes, 104)).filter(|uptime_ms| *uptime_ms != NOBODY_KNOWS);
         Ok(Self {
             facts: Facts {
                 superblock,
-                grants: grants.as_chunks::<GRANT_BYTES>().0.iter().map(grant).collect::<Result<_, _>>()?,
-                free_bytes: word(bytes, 112),
-                uptime_ms,
+                grants,
+                free_bytes: word(&head, 112),
+                uptime_ms: Some(word(&head, 104)).filter(|uptime_ms| *uptime_ms != NOBODY_KNOWS),
             },
-            books_are_still: word(bytes, 120) == 1,
-            changed: changed.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect(),
+            books_are_still: word(&head, 120) == 1,
+            changed,
         })
     }
 }
 
-fn payload_length(named_bytes: u64, bytes: &[u8]) -> DumpError {
-    DumpError::Length { part: "payload", named_bytes, room_bytes: bytes.len() as u64 }
+/// Bytes that are counted in a checksum as they are read.
+struct Checked<R> {
+    from: R,
+    checksum: Xxh3,
+}
+
+impl<R: Read> Checked<R> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], DumpError> {
+        let mut bytes = [0; N];
+        let failed = |source: io::Error| DumpError::File { doing: "read", source };
+        self.from.read_exact(&mut bytes).map_err(failed)?;
+        self.checksum.update(&bytes);
+        Ok(bytes)
+    }
+}
+
+/// Words of directory and segments.
+const fn index_words(geometry: &Geometry) -> u64 {
+    (geometry.block_pool_offset.0 - geometry.directory_offset.0) / 8
+}
+
+fn within(part: &'static str, found: u64, limit: u64) -> Result<(), DumpError> {
+    if found > limit { Err(DumpError::Count { part, found, limit }) } else { Ok(()) }
+}
+
+fn payload_length(named_bytes: u64, footer: &Footer) -> DumpError {
+    DumpError::Length { part: "payload", named_bytes, room_bytes: footer.payload_bytes }
 }
 
 const fn holder_code(holder: GrantHolder) -> u8 {
@@ -192,7 +239,7 @@ mod tests {
         let (bytes, footer) = encoded();
         let file_bytes = footer.image_bytes + footer.payload_bytes + FOOTER_BYTES as u64;
         assert_eq!(Footer::parse(&footer.encode(), file_bytes).unwrap(), footer);
-        let (found, expected) = (Payload::parse(&bytes, &footer).unwrap(), payload());
+        let (found, expected) = (Payload::read(&bytes[..], &footer).unwrap(), payload());
         assert_eq!(found.facts.grants, expected.facts.grants);
         assert_eq!(found.facts.superblock, expected.facts.superblock);
         assert_eq!((found.facts.free_bytes, found.facts.uptime_ms), (5, Some(9)));
@@ -234,14 +281,46 @@ mod tests {
         for bit in 0..8 * bytes.len() {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(Payload::parse(&bad, &footer).is_err(), "bit {bit}");
+            assert!(Payload::read(&bad[..], &footer).is_err(), "bit {bit}");
             // Also if the checksum was made to fit: what is named must be there.
             let fitting = Footer::new(footer.image_bytes, &bad);
-            let _ = Payload::parse(&bad, &fitting);
+            let _ = Payload::read(&bad[..], &fitting);
         }
         for length in 0..bytes.len() {
             let cut = &bytes[..length];
-            assert!(Payload::parse(cut, &Footer::new(footer.image_bytes, cut)).is_err(), "{length} bytes");
+            assert!(Payload::read(cut, &Footer::new(footer.image_bytes, cut)).is_err(), "{length} bytes");
+        }
+    }
+
+    /// Payloads that end in zeros without end, as a file does that nobody filled: more grants or words than such a region
+    /// has are not even read, and of those that it may have the first two zeros are enough.
+    #[test]
+    fn what_was_never_written_takes_no_memory() {
+        let geometry = Geometry::for_region(2 << 40).unwrap();
+        let facts = Facts::new(Superblock { geometry, ..superblock() }, Vec::new());
+        let head = Payload { facts, books_are_still: true, changed: Vec::new() }.encode();
+        let open = |grants: u64, words: u64| {
+            let mut head = head.clone();
+            head[128..136].copy_from_slice(&grants.to_le_bytes());
+            head[136..144].copy_from_slice(&words.to_le_bytes());
+            let payload_bytes = HEAD_BYTES as u64 + GRANT_BYTES as u64 * grants + 8 * words;
+            let footer = Footer { payload_bytes, ..Footer::new(geometry.region_bytes, &head) };
+            Payload::read((&head[..]).chain(io::repeat(0)), &footer).unwrap_err()
+        };
+        let (grants, words) = (geometry.block_pool_bytes / PAGE_UNIT_BYTES, index_words(&geometry));
+        let DumpError::Count { part: "grants", found, limit } = open(1 << 40, 0) else {
+            panic!("not noticed")
+        };
+        assert_eq!((found, limit), (1 << 40, grants));
+        assert_eq!(
+            open(0, words + 1).to_string(),
+            format!(
+                "the dump names {} changed words, a region of its size has {words} at the most",
+                words + 1
+            )
+        );
+        for (part, error) in [("grants", open(grants, words)), ("changed words", open(1, words))] {
+            assert!(matches!(error, DumpError::Order { part: found, offset: 0 } if found == part), "{error}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Dumps: a region's bytes in a file, with what the memory node said of them.
 //!
-//! Always true: a dump that opens is whole: its lengths and checksums are right, and nothing is allocated before they
-//! were compared with the file's length. The region's bytes themselves are taken as they come: whether they are sound is
+//! Always true: a dump that opens is whole: its lengths and checksums are right. What it takes to open one grows with what
+//! was written into the file, not with its length, which costs nobody anything. The region's bytes themselves are taken as they come: whether they are sound is
 //! what a look at the dump is for.
 //!
 //! ```text
@@ -42,7 +42,7 @@ mod format;
 mod write;
 
 use std::fs::File;
-use std::io;
+use std::io::{self, BufReader, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
@@ -95,10 +95,33 @@ pub enum DumpError {
         /// As can be.
         room_bytes: u64,
     },
+    /// More than such a region can have.
+    #[error("the dump names {found} {part}, a region of its size has {limit} at the most")]
+    Count {
+        /// Of what.
+        part: &'static str,
+        /// As named.
+        found: u64,
+        /// As can be.
+        limit: u64,
+    },
+    /// A list is not in its order.
+    #[error(
+        "the dump's {part} are not in the order of their places: {offset:#x} does not come after the one before"
+    )]
+    Order {
+        /// Of what.
+        part: &'static str,
+        /// The first that is not.
+        offset: u64,
+    },
     /// The described superblock is none.
     #[error("the dump's description of the region: {0}")]
     Superblock(#[from] SuperblockError),
 }
+
+/// Bytes of the payload that are read at once.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// A region in a file.
 #[derive(Debug)]
@@ -124,9 +147,9 @@ impl Dump {
         let mut footer = [0; FOOTER_BYTES];
         file.read_exact_at(&mut footer, footer_start).map_err(failed)?;
         let footer = Footer::parse(&footer, file_bytes)?;
-        let mut payload = vec![0; footer.payload_bytes as usize];
-        file.read_exact_at(&mut payload, footer.image_bytes).map_err(failed)?;
-        let payload = Payload::parse(&payload, &footer)?;
+        let mut payload = &file;
+        payload.seek(SeekFrom::Start(footer.image_bytes)).map_err(failed)?;
+        let payload = Payload::read(BufReader::with_capacity(PIECE_BYTES, payload), &footer)?;
         let is_still = payload.books_are_still && payload.changed.is_empty();
         Ok(Self { file, facts: payload.facts, changed: payload.changed, is_still })
     }

@@ -73,6 +73,7 @@ impl<'a> Story<'a> {
             panic!("it reads the slot first")
         };
         let replies = [self.world.execute(&plan[0], (&[], &[]))];
+        assert_eq!(resolve.restarts(), 0);
         let step = resolve.step(&mut self.world.context(&mut self.actor), &replies);
         let Step::Done(Ok(effect), marks) = step else { panic!("one READ is enough") };
         for mark in marks.unwrap_or_default() {
@@ -141,7 +142,13 @@ fn run<'a>(setup: &[Call<'a>], call: Call<'a>, loss: Loss, fate: Fate, rivals: [
         running.verb(&mut story.world, &mut story.actor);
     }
     // A delete that finds nothing has no CAS to lose.
-    let Some(cas) = running.pending_cas() else { return };
+    let Some(cas) = running.pending_cas() else {
+        assert!(
+            matches!(call, Call::Delete(_)) && model[0].1.is_none(),
+            "{call:?} after {setup:?} has no CAS"
+        );
+        return;
+    };
     if fate == Fate::AtOnce {
         story.swap(cas);
     }

@@ -173,6 +173,20 @@ pub(super) fn changes_wait_for_a_rebuild() {
     }
 }
 
+/// A rebuild has sealed a neighbour's slot and not yet the key's. The neighbour's tag is another, so nobody waits for it and
+/// nobody reads its block.
+#[test]
+fn a_moved_neighbour_is_in_nobodys_way() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    let neighbour = colliding(&world, b"k", 1, false).remove(0);
+    alone(&mut world, &mut actor, Call::Put(&neighbour, b"n"));
+    Rebuild::new(&world, b"k").seal(&world, 0..1);
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (Answer::Value(None), 1, 1));
+    assert_eq!(alone(&mut world, &mut actor, Call::Put(b"k", b"v")), (Answer::Stored, 2, 3));
+    assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (value(b"v"), 2, 2));
+    assert_eq!(alone(&mut world, &mut actor, Call::Delete(b"k")).0, Answer::Existed(true));
+}
+
 /// The new bucket is unsealed from its last slot on. One insert reads it while the first slot is still CLOSED, another
 /// one of the same key reads it a moment later. If CLOSED were taken for occupied, both would succeed.
 #[test]
@@ -208,6 +222,45 @@ pub(super) fn a_swap_that_meets_a_rebuild_starts_over() {
         rebuild.run(&world);
         finish(&mut world, &mut actor, &mut running);
         assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")).0, Answer::Value(found), "{call:?}");
+    }
+}
+
+/// The old directory leads every call to the sealed bucket once. It begins anew, which is counted, and a put does not
+/// write its block again.
+#[test]
+fn a_call_that_begins_anew_counts_it_and_writes_its_block_once() {
+    for (call, verbs) in [(Call::Get(b"k"), 4), (Call::Put(b"k", b"w"), 6 + 1), (Call::Delete(b"k"), 6 + 1)] {
+        let (mut world, mut actor, rebuild) = with_key();
+        rebuild.run(&world);
+        let mut running = Running::new(call);
+        finish(&mut world, &mut actor, &mut running);
+        assert_eq!((running.restarts(), running.verbs), (1, verbs), "{call:?}");
+    }
+}
+
+/// By its header the bucket is other keys', by the directory this key's: somebody else must go on first. Each time that a
+/// call waits for that is counted.
+#[test]
+fn each_wait_is_counted() {
+    for (call, first_verbs) in [(Call::Get(b"k"), 2), (Call::Put(b"k", b"w"), 3), (Call::Delete(b"k"), 2)] {
+        let (mut world, mut actor, rebuild) = with_key();
+        let good = header(&world, rebuild.from);
+        let other = BucketHeader { prefix: good.prefix ^ 1, ..good };
+        world.memory.store(rebuild.from, other.to_bits()).unwrap();
+        let mut running = Running::new(call);
+        for waits in 1..4 {
+            for _ in 0..if waits == 1 { first_verbs } else { 2 } {
+                running.verb(&mut world, &mut actor);
+            }
+            assert_eq!((running.restarts(), running.answer.clone()), (waits, None), "{call:?}");
+        }
+        world.memory.store(rebuild.from, good.to_bits()).unwrap();
+        let answer = finish(&mut world, &mut actor, &mut running);
+        assert!(
+            !matches!(answer, Answer::Error(_) | Answer::Existed(false) | Answer::Value(None)),
+            "{answer:?}"
+        );
+        assert_eq!(running.restarts(), 3, "{call:?}");
     }
 }
 

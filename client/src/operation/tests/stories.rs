@@ -7,7 +7,7 @@ use sidestep_common::layout::{
 use sidestep_common::wire::ChunkPurpose::General;
 
 use super::super::OperationError;
-use super::world::{Actor, Answer, Call, Running, World, alone, colliding};
+use super::world::{Actor, Answer, Call, Running, World, alone, colliding, twin_of_k};
 
 fn value(text: &[u8]) -> Answer {
     Answer::Value(Some(text.to_vec()))
@@ -38,6 +38,16 @@ fn costs_are_those_of_the_contract() {
     assert_eq!(alone(&mut world, &mut actor, Call::Put(b"k", b"three")), (Answer::Stored, 3, 4 + 1), "again");
     assert_eq!(alone(&mut world, &mut actor, Call::Get(b"k")), (value(b"three"), 2, 2));
     assert_eq!(world.slot_words(b"k").iter().filter(|word| **word != SlotWord::EMPTY).count(), 1, "one slot");
+}
+
+/// A neighbour that was deleted has another tag, so its block tells a put nothing and is not read.
+#[test]
+fn a_deleted_neighbour_costs_nothing() {
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    let neighbour = colliding(&world, b"k", 1, false).remove(0);
+    alone(&mut world, &mut actor, Call::Put(&neighbour, b"n"));
+    alone(&mut world, &mut actor, Call::Delete(&neighbour));
+    assert_eq!(alone(&mut world, &mut actor, Call::Put(b"k", b"v")), (Answer::Stored, 2, 3));
 }
 
 /// Each block that was unlinked is marked free with the version that was unlinked, exactly there.
@@ -149,9 +159,31 @@ pub(super) fn a_put_claims_to_be_overwritten_by_blind_words_only() {
                 put.verb(&mut world, &mut actor);
             }
             assert_eq!(put.answer, Some(Answer::Stored));
+            assert_eq!(put.restarts(), u32::from(!blind && existed), "blind {blind}, existed {existed}");
             let found = alone(&mut world, &mut actor, Call::Get(b"k")).0;
             assert_eq!(found, value(left_behind), "blind {blind}, existed {existed}");
         }
+    }
+}
+
+/// An insert loses its slot. The returned word's tag tells a neighbour, and the next slot is tried at once; only a twin's
+/// block is read.
+#[test]
+fn an_insert_reads_no_block_of_a_rival_with_another_tag() {
+    let neighbour = colliding(&World::new(), b"k", 1, false).remove(0);
+    for (rival_key, cost) in [(&neighbour[..], (3, 4)), (twin_of_k(), (4, 5))] {
+        let (mut world, mut actor, mut rival) = (World::new(), Actor::new(1), Actor::new(2));
+        let mut put = Running::new(Call::Put(b"k", b"v"));
+        for _ in 0..2 {
+            put.verb(&mut world, &mut actor);
+        }
+        alone(&mut world, &mut rival, Call::Put(rival_key, b"r"));
+        while !put.is_over() {
+            put.verb(&mut world, &mut actor);
+        }
+        assert_eq!(put.answer, Some(Answer::Stored));
+        assert_eq!((put.round_trips, put.verbs), cost, "against {rival_key:?}");
+        world.check_bucket(b"k");
     }
 }
 

@@ -263,6 +263,14 @@ impl<'a> Running<'a> {
         }
     }
 
+    /// How often it began anew.
+    pub(super) fn restarts(&self) -> u32 {
+        match &self.machine {
+            Machine::Get(operation) => operation.restarts(),
+            Machine::Change(operation) => operation.restarts(),
+        }
+    }
+
     /// Ends it from outside.
     pub(super) fn release(&mut self, world: &World, actor: &mut Actor) {
         match &mut self.machine {

@@ -3,11 +3,13 @@
 //! | scheduler | for | what it tries |
 //! | --- | --- | --- |
 //! | [`complete`] | small worlds | every schedule, up to the order of steps that nobody could tell |
+//! | [`bounded`] | worlds in which one is stopped for long | every schedule with few preemptions |
 //! | [`random`] | any world | walks: uniform, few preemptions, or by priorities |
 //!
 //! Always true: a run is its story and its choices; a failure carries both, was run again with the same end, and is as
 //! small as [`crate::simulation::shrink`] could make it.
 
+pub mod bounded;
 pub mod complete;
 pub mod random;
 

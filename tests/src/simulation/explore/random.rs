@@ -126,7 +126,7 @@ impl Walker {
     }
 }
 
-fn actor(choice: Choice) -> usize {
+pub(super) fn actor(choice: Choice) -> usize {
     let number = match choice {
         Choice::Janitor => return ACTORS - 1,
         Choice::Verb(me)
