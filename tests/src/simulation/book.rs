@@ -2,7 +2,7 @@
 //!
 //! Always true: the book is kept from what the node saw, never from what a client believes.
 
-use sidestep_common::fabric::sim::{SimNode, Touch, VerbKind};
+use sidestep_common::fabric::sim::{Touch, VerbKind};
 use sidestep_common::layout::{
     BUCKET_BYTES, BUCKET_HEADER_BYTES, Block, BlockPlace, BlockRef, Bucket, CHUNK_BYTES, Geometry, Offset,
     SLOTS_PER_BUCKET, SizeClass, SlotState, SlotWord, Version,

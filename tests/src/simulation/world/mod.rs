@@ -20,7 +20,7 @@ use sidestep_client::directory::Directory;
 use sidestep_client::operation::OperationError;
 use sidestep_common::fabric::sim::{Loss, QueuePairId, Step as NetStep, Touch, WayBack};
 use sidestep_common::layout::{
-    BlockPlace, BlockRef, CHUNK_BYTES, Offset, SLOTS_PER_BUCKET, SizeClass, Version, chunk_shape,
+    BlockPlace, CHUNK_BYTES, Offset, SLOTS_PER_BUCKET, SizeClass, Version, chunk_shape,
 };
 use sidestep_common::planted::{Fault, is_planted};
 use sidestep_common::wire::{ChunkGrant, ChunkPurpose};
