@@ -117,6 +117,8 @@ const PAUSE_LIMIT: Duration = Duration::from_millis(10);
 /// An operation that nobody interferes with takes three. One that goes on, because rivals or a damaged region make
 /// it, looks at its deadline each time: where verbs complete at once, it never waits and would go on for ever.
 const ROUND_TRIPS_UNDISTURBED: u64 = 3;
+/// Without memory maps are read again after this part of the grace period: a call that fails costs others little.
+const PRESSED_GRACE_PART: u64 = 64;
 /// A single wait for a completion; a guard against a lost wake-up, not a poll interval.
 const WAIT_LIMIT: Duration = Duration::from_millis(100);
 
@@ -534,13 +536,14 @@ impl Driver {
             if allocator.ripen(class, purpose, grace_ms, now_ms) {
                 return Ok(());
             }
-            // Once there is no other memory, each map is looked at, however lately it was.
-            let since_ms = refused
-                .as_ref()
-                .map_or_else(|| due_since_ms(grace_ms, now_ms), |(_, refused_ms)| *refused_ms);
-            let mut next = allocator.harvest((class, ChunkPurpose::General), since_ms, now_ms);
+            // Once there is no other memory, each map is looked at, unless another call has just done so.
+            let since_ms = refused.as_ref().map_or_else(
+                || due_since_ms(grace_ms, now_ms),
+                |(_, refused_ms)| refused_ms.saturating_sub(grace_ms / PRESSED_GRACE_PART),
+            );
+            let mut next = allocator.harvest((class, ChunkPurpose::General), since_ms);
             if next.is_none() && purpose == ChunkPurpose::Delete {
-                next = allocator.harvest((class, purpose), since_ms, now_ms);
+                next = allocator.harvest((class, purpose), since_ms);
             }
             if let Some(harvest) = next {
                 self.aside(ground, harvest, deadline)?;

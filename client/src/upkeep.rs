@@ -85,7 +85,7 @@ pub(crate) fn tidy(driver: &mut Driver, ground: &mut SessionGround, give: Give, 
     ground.tidied = ground.tidied.wrapping_add(1);
     let now_ms = now_ms();
     let grace_ms = ground.view.superblock.grace_ms;
-    let harvest = ground.allocator.harvest((class, purpose), due_since_ms(grace_ms, now_ms), now_ms);
+    let harvest = ground.allocator.harvest((class, purpose), due_since_ms(grace_ms, now_ms));
     let is_done = harvest.is_none_or(|harvest| driver.aside(ground, harvest, deadline).is_ok());
     let _ = ground.allocator.ripen(class, purpose, grace_ms, now_ms);
     for _ in 0..RETURNS_TOGETHER {

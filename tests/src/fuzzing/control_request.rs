@@ -14,8 +14,8 @@ use sidestep_common::fabric::{FabricKind, Rights};
 use sidestep_common::layout::{AtomicityDomain, Geometry, Superblock};
 use sidestep_common::memory::{HugePages, Mapping, MappingOptions};
 use sidestep_common::wire::{
-    ChunkGrant, ChunkPurpose, ChunkTail, Hello, Preamble, PreambleKind, Request, Response, decode, encode,
-    read_frame,
+    ChunkGrant, ChunkPurpose, Hello, Preamble, PreambleKind, Request, Response, ReturnedChunk, decode,
+    encode, read_frame,
 };
 use sidestep_server::Config;
 use sidestep_server::config::{ByteSize, Secret};
@@ -69,7 +69,7 @@ enum Message {
         count: u16,
         delete: bool,
     },
-    Return(Vec<TailSpec>),
+    Return(Vec<ReturnSpec>),
     Rejoin,
     Statistics,
     Goodbye,
@@ -88,20 +88,23 @@ struct HelloSpec {
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
-enum TailSpec {
+enum ReturnSpec {
     /// Units of 16 KiB from the pool's start.
     InPool {
         unit: u16,
-        first_index: u32,
+        versions: u16,
+        empty: bool,
     },
     /// Whole chunks from the pool's start.
     Chunk {
         number: u8,
-        first_index: u16,
+        versions: u16,
+        empty: bool,
     },
     Anywhere {
         offset: u64,
-        first_index: u32,
+        versions: u16,
+        empty: bool,
     },
 }
 
@@ -161,18 +164,15 @@ impl HelloSpec {
     }
 }
 
-impl TailSpec {
-    fn tail(self, geometry: &Geometry) -> ChunkTail {
+impl ReturnSpec {
+    fn chunk(self, geometry: &Geometry) -> ReturnedChunk {
         let start = geometry.block_pool_offset.0;
-        match self {
-            Self::InPool { unit, first_index } => {
-                ChunkTail { offset: start + (u64::from(unit) << 14), first_index }
-            }
-            Self::Chunk { number, first_index } => {
-                ChunkTail { offset: start + (u64::from(number) << 20), first_index: first_index.into() }
-            }
-            Self::Anywhere { offset, first_index } => ChunkTail { offset, first_index },
-        }
+        let (offset, versions, empty) = match self {
+            Self::InPool { unit, versions, empty } => (start + (u64::from(unit) << 14), versions, empty),
+            Self::Chunk { number, versions, empty } => (start + (u64::from(number) << 20), versions, empty),
+            Self::Anywhere { offset, versions, empty } => (offset, versions, empty),
+        };
+        ReturnedChunk { offset, versions: vec![1; versions.into()], empty }
     }
 }
 
@@ -205,13 +205,13 @@ impl Input {
         for message in &self.messages {
             let request = match message {
                 Message::Hello(hello) => Request::Hello(hello.hello()),
-                Message::Heartbeat(epoch) => Request::Heartbeat { epoch: *epoch },
+                Message::Heartbeat(epoch) => Request::Heartbeat { epoch: *epoch, wants_epoch: false },
                 Message::Chunks { class, count, delete } => {
                     let purpose = if *delete { ChunkPurpose::Delete } else { ChunkPurpose::General };
                     Request::Chunks { class: *class, count: *count, purpose }
                 }
-                Message::Return(tails) => {
-                    Request::ReturnChunks(tails.iter().map(|tail| tail.tail(geometry)).collect())
+                Message::Return(chunks) => {
+                    Request::ReturnChunks(chunks.iter().map(|chunk| chunk.chunk(geometry)).collect())
                 }
                 Message::Rejoin => Request::Rejoin,
                 Message::Statistics => Request::Statistics,
@@ -261,9 +261,8 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(serving.sessions().living_count(), 0, "the conversation is over, and so is its session");
     assert!(!serving.sessions().some_linger(), "nobody has the region mapped");
     let accounts = serving.pool().accounts();
-    let sum = accounts.free_bytes + accounts.reserve_bytes + accounts.granted_bytes;
+    let sum = accounts.free_bytes + accounts.reserve_bytes + accounts.granted_bytes();
     assert_eq!(sum, accounts.pool_bytes, "{accounts:?}");
-    assert!(accounts.tail_bytes <= accounts.granted_bytes, "{accounts:?}");
 }
 
 /// Says all pieces, and hears all that is answered.
@@ -320,15 +319,16 @@ impl Books<'_> {
                 assert!(!grants.is_empty() && grants.len() <= usize::from(*count));
                 for grant in grants {
                     assert_eq!(grant.class, *class);
-                    self.grant(*grant);
+                    self.grant(grant.clone());
                 }
             }
-            (Request::ReturnChunks(tails), Response::ChunksReturned) => {
-                for tail in tails {
-                    assert!(self.held.contains_key(&tail.offset), "{tail:?} was never granted");
+            (Request::ReturnChunks(chunks), Response::ChunksReturned) => {
+                for chunk in chunks {
+                    let was_held = self.held.remove(&chunk.offset).is_some();
+                    assert!(was_held, "{chunk:?} was never granted");
                 }
             }
-            (Request::Heartbeat { .. }, Response::Heartbeat { .. })
+            (Request::Heartbeat { .. }, Response::Heartbeat(_))
             | (Request::Rejoin, Response::Rejoined(_))
             | (Request::Statistics, Response::Statistics(_))
             | (Request::Goodbye, Response::Goodbye) => {}
@@ -339,7 +339,7 @@ impl Books<'_> {
     fn grant(&mut self, grant: ChunkGrant) {
         let geometry = &self.superblock.geometry;
         // A client takes any two grants that do not overlap.
-        Allocator::new().add(geometry, grant, ChunkPurpose::General).expect("a chunk in the pool");
+        Allocator::new().add(geometry, &grant, ChunkPurpose::General).expect("a chunk in the pool");
         let end = |grant: &ChunkGrant| {
             let class = sidestep_common::layout::SizeClass::from_index(grant.class).expect("a class");
             grant.offset + sidestep_common::layout::chunk_shape(class).bytes

@@ -4,7 +4,7 @@ use arbitrary::Arbitrary;
 use sidestep_common::fabric::{Commits, FabricKind, Join, SessionId, Ticket};
 use sidestep_common::layout::{AtomicityDomain, Geometry, SizeClass, Superblock, chunk_shape};
 use sidestep_common::wire::{
-    ChunkGrant, Refusal, RefusalCode, Response, ServerStatistics, Welcome, decode, encode, read_frame,
+    ChunkGrant, Pulse, Refusal, RefusalCode, Response, ServerStatistics, Welcome, decode, encode, read_frame,
 };
 
 /// Of the region that the server has, if it says nothing else.
@@ -64,21 +64,19 @@ pub(super) enum GrantSpec {
     /// What a server would grant: the chunk of that number, of the class that was asked for last.
     Good {
         number: u8,
-        first_index: u8,
+        used: u8,
         version: u8,
     },
     /// The same, of another class or shape.
     Odd {
         number: u8,
         class: u8,
-        first_index: u32,
-        more_blocks: i8,
+        more_versions: i8,
     },
     Any {
         offset: u64,
         class: u8,
-        first_index: u32,
-        block_count: u32,
+        versions: u16,
         version: u8,
     },
 }
@@ -113,21 +111,20 @@ impl GrantSpec {
         let pool = superblock(REGION_BYTES).geometry.block_pool_offset.0;
         let block_count = |class| chunk_shape(class).block_count;
         match self {
-            Self::Good { number, first_index, version } => ChunkGrant {
+            Self::Good { number, used, version } => ChunkGrant {
                 offset: pool + (u64::from(number % 32) << 20),
                 class: asked.index(),
-                first_index: u32::from(first_index) % block_count(asked),
-                block_count: block_count(asked),
-                version,
+                // At least one block was never used.
+                versions: vec![version; (u32::from(used) % block_count(asked)) as usize],
             },
-            Self::Odd { number, class, first_index, more_blocks } => {
+            Self::Odd { number, class, more_versions } => {
                 let real = SizeClass::from_index(class).unwrap_or(asked);
-                let block_count = block_count(real).wrapping_add_signed(more_blocks.into());
+                let count = block_count(real).saturating_add_signed(more_versions.into());
                 let offset = pool + (u64::from(number) << 14);
-                ChunkGrant { offset, class, first_index, block_count, version: 1 }
+                ChunkGrant { offset, class, versions: vec![1; count as usize] }
             }
-            Self::Any { offset, class, first_index, block_count, version } => {
-                ChunkGrant { offset, class, first_index, block_count, version }
+            Self::Any { offset, class, versions, version } => {
+                ChunkGrant { offset, class, versions: vec![version; versions.into()] }
             }
         }
     }
@@ -143,7 +140,9 @@ impl Answer {
             Self::Refused { code, message } => {
                 Response::Refused(Refusal { code: refusal_code(*code), message: message.clone() })
             }
-            Self::Heartbeat { epoch, draining } => Response::Heartbeat { epoch: *epoch, draining: *draining },
+            Self::Heartbeat { epoch, draining } => {
+                Response::Heartbeat(Pulse { epoch: *epoch, draining: *draining, ..Pulse::default() })
+            }
             Self::Chunks(grants) => Response::Chunks(grants.iter().map(|grant| grant.grant(asked)).collect()),
             Self::ChunksReturned => Response::ChunksReturned,
             Self::Rejoined { verbs, host, port } => Response::Rejoined(join(*verbs, host.clone(), *port)),

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use sidestep_client::Error;
+use sidestep_client::allocator::Give;
 use sidestep_client::fuzzing::Channel;
 use sidestep_common::fabric::{FabricKind, Rights};
 use sidestep_common::layout::{BlockPlace, SizeClass, Superblock};
-use sidestep_common::wire::{ChunkPurpose, Hello, Preamble, PreambleKind, Request, Response};
+use sidestep_common::wire::{ChunkPurpose, Hello, Preamble, PreambleKind, Request, Response, ReturnedChunk};
 
 use answer::{Answer, REGION_BYTES, check_message, encoded, superblock, welcome};
 
@@ -129,12 +130,12 @@ fn perform(ask: Ask, channel: &mut Channel, superblock: &Superblock) {
             }
             got
         }
-        Ask::Heartbeat => channel.request(&Request::Heartbeat { epoch: 1 }).map(drop),
+        Ask::Heartbeat => channel.request(&Request::Heartbeat { epoch: 1, wants_epoch: false }).map(drop),
         Ask::Statistics => channel.request(&Request::Statistics).map(drop),
         Ask::Rejoin => channel.request(&Request::Rejoin).map(drop),
         Ask::Return => {
-            let tails = channel.allocator().take_tails();
-            channel.request(&Request::ReturnChunks(tails)).map(drop)
+            let chunks = channel.allocator().take_returns(Give::All, ReturnedChunk::COUNT_MAX);
+            channel.request(&Request::ReturnChunks(chunks)).map(drop)
         }
         Ask::Goodbye => channel.request(&Request::Goodbye).map(drop),
     };

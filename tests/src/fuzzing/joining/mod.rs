@@ -12,7 +12,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use sidestep_client::Error;
 use sidestep_client::fuzzing::Joined;
-use sidestep_common::layout::{AtomicityDomain, Geometry, SizeClass, Superblock, chunk_shape};
+use sidestep_common::layout::{AtomicityDomain, Geometry, SizeClass, Superblock};
 use sidestep_common::wire::ChunkGrant;
 
 use node::{NodeSpec, Seen};
@@ -51,7 +51,7 @@ struct Told {
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum GrantSpec {
     Good { number: u8, class: u8, version: u8 },
-    Any { offset: u64, class: u8, first_index: u32, block_count: u32, version: u8 },
+    Any { offset: u64, class: u8, versions: u16, version: u8 },
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -79,11 +79,11 @@ impl GrantSpec {
             Self::Good { number, class, version } => {
                 let class = SizeClass::from_index(class % SizeClass::COUNT as u8).expect("a class in use");
                 let offset = geometry.block_pool_offset.0 + (u64::from(number) << 20);
-                let block_count = chunk_shape(class).block_count;
-                ChunkGrant { offset, class: class.index(), first_index: 0, block_count, version }
+                // What comes after the first one was never used.
+                ChunkGrant { offset, class: class.index(), versions: vec![version] }
             }
-            Self::Any { offset, class, first_index, block_count, version } => {
-                ChunkGrant { offset, class, first_index, block_count, version }
+            Self::Any { offset, class, versions, version } => {
+                ChunkGrant { offset, class, versions: vec![version; versions.into()] }
             }
         }
     }
