@@ -68,6 +68,12 @@ impl Targets {
         Ok(targets)
     }
 
+    /// A card that a test plays.
+    #[cfg(test)]
+    pub(crate) fn of_card(card: Arc<dyn Target>) -> Self {
+        Self { verbs: Some(card), ..Self::default() }
+    }
+
     /// Who executes the commits of RDMA clients, if it is served.
     pub fn commits(&self) -> Option<Commits> {
         self.commits

@@ -202,6 +202,27 @@ fn whoever_dies_during_a_sweep_makes_another_one_necessary() {
     assert_eq!(bed.audits(), (2, 2));
 }
 
+/// A session that came after the announcement is told nothing of that audit: it did not hear of its beginning, so it can't know
+/// which of its blocks were published all the while.
+#[test]
+fn whoever_comes_after_the_announcement_is_not_audited() {
+    let mut bed = Bed::new(64 << 20);
+    let of_b = bed.grant(B, 200);
+    bed.end(A);
+    bed.advance();
+    bed.acknowledge(&[]);
+    let c = SessionId(3);
+    assert_eq!(locked(&bed.epochs).join(c), 2, "the epoch behind the announcement");
+    let of_c = bed.grant(c, 200);
+    bed.acknowledge(&[B]);
+    bed.advance();
+    // This one the scan has missed, and it is in use.
+    bed.publish(3, 0, block(&of_c, 0, 1));
+    bed.acknowledge(&[B, c]);
+    assert!(bed.advance());
+    assert_eq!((bed.audited(B, &of_b), bed.audited(c, &of_c)), (Some(vec![]), None));
+}
+
 /// A chunk of nobody is adopted while it is scanned, after a death: what was lost in it is its new owner's to find, by one
 /// more audit and no more.
 #[test]
@@ -339,13 +360,17 @@ fn scan_speed() {
             published += 1;
         }
     }
-    let cut_up = locked(&bed.pool).cut_up();
-    let begun = Instant::now();
-    let mut scan = Scan::new(bed.geometry, cut_up);
-    while !scan.advance(bed.words, 1024).unwrap() {}
-    let took = begun.elapsed();
-    let seen = scan.figures();
-    assert_eq!((seen.blocks, seen.strangers), (published, 0));
+    // The best of some: other processes disturb.
+    let took = (0..10).map(|_| {
+        let cut_up = locked(&bed.pool).cut_up();
+        let begun = Instant::now();
+        let mut scan = Scan::new(bed.geometry, cut_up);
+        while !scan.advance(bed.words, 1024).unwrap() {}
+        let seen = scan.figures();
+        assert_eq!((seen.blocks, seen.strangers), (published, 0));
+        (begun.elapsed(), seen)
+    });
+    let (took, seen) = took.min_by_key(|(took, _)| *took).unwrap();
     let index_mib = (seen.segments * 16384) >> 20;
     println!(
         "{} segments, {index_mib} MiB of index, {} words, {} MiB of pool: {:.1} ms, {:.2} GiB/s of index, {:.1} ns a word",

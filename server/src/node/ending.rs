@@ -126,3 +126,97 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use sidestep_common::fabric::{FabricKind, Join, Rights, Target};
+    use sidestep_common::layout::{AtomicityDomain, Geometry};
+    use sidestep_common::memory::{HugePages, Mapping, MappingOptions};
+    use sidestep_common::wire::ChunkPurpose;
+
+    use super::*;
+    use crate::config::{ByteSize, Config};
+    use crate::region::Region;
+    use crate::targets::Targets;
+    use crate::transport::Plan;
+
+    /// A card whose fence panics, then can't be had, then works.
+    #[derive(Default)]
+    struct Card {
+        fences: AtomicU32,
+    }
+
+    impl Target for Card {
+        fn kind(&self) -> FabricKind {
+            FabricKind::Verbs
+        }
+
+        fn admit(&self, _: SessionId, _: Rights) -> Result<Join, String> {
+            Err("nobody joins in this test".into())
+        }
+
+        fn fence(&self, _: SessionId) -> bool {
+            match self.fences.fetch_add(1, Ordering::Relaxed) {
+                0 => panic!("on purpose, by a test"),
+                1 => false,
+                _ => true,
+            }
+        }
+
+        fn connection_count(&self) -> usize {
+            0
+        }
+
+        fn describe(&self) -> String {
+            "a test".into()
+        }
+    }
+
+    fn node() -> Node {
+        let config = Config { memory: ByteSize::mebibytes(4), ..Config::default() };
+        let options = MappingOptions {
+            bytes: config.region_bytes(),
+            huge_pages: HugePages::Off,
+            threads: 1,
+            name: "ending".into(),
+        };
+        let mapping = Arc::new(Mapping::create(&options).unwrap());
+        let geometry = Geometry::for_region(mapping.bytes()).unwrap();
+        let region = Region::format(mapping.words(), geometry, AtomicityDomain::Cpu, 1000, 1, 1).unwrap();
+        let targets = Targets::of_card(Arc::new(Card::default()));
+        let serving = Serving::new(region, Plan::without_verbs("a test"), targets, mapping, &config);
+        let node = Node::new(config, String::new(), ([127, 0, 0, 1], 1).into(), None);
+        node.serve(serving);
+        node
+    }
+
+    /// Whatever keeps a session from being fenced, a panic even: it is tried again, and until then nothing of it is let go: its
+    /// number, its chunks, its epoch.
+    #[test]
+    fn an_end_that_fails_is_tried_again() {
+        let node = node();
+        let serving = node.serving().unwrap();
+        let far = Instant::now() + Duration::from_secs(3600);
+        let opened = serving.sessions().open(Rights::ReadWrite, FabricKind::Verbs, "test".into(), far, far);
+        let session = opened.unwrap().id;
+        serving.epochs().join(session);
+        let grant = serving.pool().grant(session, 0, 1, ChunkPurpose::General);
+        assert_eq!(grant.unwrap().len(), 1);
+        assert!(catch_unwind(AssertUnwindSafe(|| node.end_session(session, End::Disconnected))).is_err());
+        for _ in 0..2 {
+            assert!(serving.sessions().some_linger());
+            assert_eq!(serving.epochs().acknowledged(session), Some(1));
+            assert_eq!(serving.pool().accounts().orphan.chunks, 0);
+            node.retry_lingering();
+        }
+        assert!(!serving.sessions().some_linger());
+        assert_eq!(serving.sessions().fenced_total(), 1);
+        assert_eq!(serving.epochs().acknowledged(session), None);
+        assert_eq!(serving.pool().accounts().orphan.chunks, 1);
+        assert_eq!(node.wait_until_empty(Duration::ZERO), 0);
+    }
+}
