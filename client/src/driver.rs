@@ -560,10 +560,11 @@ impl Driver {
             if allocator.ripen(class, purpose, grace_ms, now_ms) {
                 return Ok(());
             }
-            // Once there is no other memory, each map is looked at, however lately it was.
-            let since_ms = refused
-                .as_ref()
-                .map_or_else(|| due_since_ms(grace_ms, now_ms), |(_, refused_ms)| *refused_ms);
+            // Once there is no other memory, each map is looked at, unless another call has just done so.
+            let since_ms = refused.as_ref().map_or_else(
+                || due_since_ms(grace_ms, now_ms),
+                |(_, refused_ms)| refused_ms.saturating_sub(grace_ms / PRESSED_GRACE_PART),
+            );
             let mut next = allocator.harvest((class, ChunkPurpose::General), since_ms);
             if next.is_none() && purpose == ChunkPurpose::Delete {
                 next = allocator.harvest((class, purpose), since_ms);
