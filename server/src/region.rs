@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sidestep_common::layout::{
     AtomicityDomain, BUCKET_BYTES, BUCKETS_PER_SEGMENT, BucketHeader, DirectoryWord, Geometry, Offset,
-    Superblock, TICK_OFFSET,
+    SPARE_SUPERBLOCK_OFFSET, Superblock, TICK_OFFSET,
 };
 use sidestep_common::memory::{AccessError, WordMemory};
 
@@ -15,10 +15,6 @@ use sidestep_common::memory::{AccessError, WordMemory};
 const FIRST_GENERATION: u32 = 1;
 /// Fewer segments than this a thread are not worth the thread.
 const SEGMENTS_PER_THREAD_MIN: u64 = 1024;
-
-/// Where a second copy of the superblock lies, for whoever takes a kept region over: a crash while one is written leaves the
-/// other.
-pub const SPARE_SUPERBLOCK_OFFSET: Offset = Offset(512);
 
 /// Writes both copies of the superblock, the one that clients read last.
 ///
@@ -85,10 +81,14 @@ impl Region {
         Self { superblock, words, created: Instant::now(), tick_before_ms: tick_ms }
     }
 
+    /// How long there has been a server for it, in milliseconds.
+    pub fn age_ms(&self) -> u64 {
+        self.tick_before_ms + self.created.elapsed().as_millis() as u64
+    }
+
     /// Advances the tick to the present. Only one thread does this, so that it never goes back.
     pub fn advance_tick(&self) {
-        let tick_ms = self.tick_before_ms + self.created.elapsed().as_millis() as u64;
-        if let Err(error) = self.words.store(TICK_OFFSET, tick_ms) {
+        if let Err(error) = self.words.store(TICK_OFFSET, self.age_ms()) {
             unreachable!("the tick word is in every region: {error}");
         }
     }

@@ -6,7 +6,8 @@
 use std::ops::Range;
 
 use sidestep_common::layout::{
-    Offset, SEGMENT_BYTES, SUPERBLOCK_BYTES, Superblock, SuperblockError, TICK_OFFSET,
+    Offset, SEGMENT_BYTES, SPARE_SUPERBLOCK_OFFSET, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+    TICK_OFFSET,
 };
 
 use super::{Checker, Part, Problem, RegionSource, SourceError};
@@ -42,6 +43,16 @@ impl<S: RegionSource> Checker<'_, '_, S> {
                 }
             }
         }
+        let spare = SPARE_SUPERBLOCK_OFFSET.0..SPARE_SUPERBLOCK_OFFSET.0 + described.len() as u64;
+        self.read_piece(spare.clone(), &mut found)?;
+        let pairs = described.as_chunks::<8>().0.iter().zip(found.as_chunks::<8>().0);
+        if let Some((at, (expected, found))) =
+            pairs.enumerate().find(|(_, (expected, found))| expected != found)
+        {
+            let (expected, found) = (u64::from_le_bytes(*expected), u64::from_le_bytes(*found));
+            let problem = Problem::SuperblockDiffers { expected, found };
+            self.find(Offset(spare.start + 8 * at as u64), Part::Superblock, problem);
+        }
         let tick_ms = self.read_word(TICK_OFFSET)?;
         if let Some(uptime_ms) = self.source.uptime_ms()?.filter(|uptime_ms| tick_ms > *uptime_ms) {
             self.find(TICK_OFFSET, Part::Superblock, Problem::TickAhead { tick_ms, uptime_ms });
@@ -52,7 +63,8 @@ impl<S: RegionSource> Checker<'_, '_, S> {
         let pool_end = geometry.block_pool_offset.0 + geometry.block_pool_bytes;
         for (range, behind) in [
             (described.len() as u64..TICK_OFFSET.0, "the superblock"),
-            (TICK_OFFSET.0 + 8..SUPERBLOCK_BYTES, "the tick"),
+            (TICK_OFFSET.0 + 8..spare.start, "the tick"),
+            (spare.end..SUPERBLOCK_BYTES, "the second superblock"),
             (directory_end..geometry.segment_pool_offset.0, "the directory"),
             (segments_end..geometry.block_pool_offset.0, "the segments"),
             (pool_end..geometry.region_bytes, "the block pool"),

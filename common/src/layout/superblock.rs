@@ -19,6 +19,7 @@
 //!  88 │ grace period, ms                                                      │
 //!  96 │ checksum: xxh3-64 of bytes 0 to 95                                    │
 //! 256 │ tick: milliseconds since the region was made, advanced by the server  │
+//! 512 │ bytes 0 to 103 once more, for whoever takes a kept region over        │
 //! ```
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -31,6 +32,9 @@ pub const SUPERBLOCK_BYTES: u64 = 4096;
 pub const FORMAT_VERSION: u32 = 2;
 /// Where the tick word lies: a cache line of its own, since the server keeps writing it.
 pub const TICK_OFFSET: Offset = Offset(256);
+
+/// Where a second copy of the superblock lies: a crash while one is written leaves the other.
+pub const SPARE_SUPERBLOCK_OFFSET: Offset = Offset(512);
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SIDESTEP");
 const ENCODED_BYTES: usize = 104;

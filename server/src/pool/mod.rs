@@ -288,7 +288,7 @@ impl BlockPool {
         let found = in_turn.take(looks).copied().find(|&offset| {
             last = Some(offset);
             let grant = self.grants.get(&offset);
-            grant.is_some_and(|grant| self.maps.free_count(Offset(offset), class, &grant.versions) >= wanted)
+            grant.is_some_and(|grant| self.maps.has_free(Offset(offset), class, &grant.versions, wanted))
         });
         if let Some(last) = last {
             self.looked_until.insert(class, last);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sidestep_common::hash::KeyHash;
 use sidestep_common::layout::{
     BUCKET_BYTES, BUCKETS_PER_SEGMENT, Block, BlockPlace, BucketHeader, CHUNK_BYTES, DirectoryWord, Offset,
-    SLOTS_PER_BUCKET, SizeClass, SlotState, SlotWord, Superblock, Version,
+    SLOTS_PER_BUCKET, SPARE_SUPERBLOCK_OFFSET, SizeClass, SlotState, SlotWord, Superblock, Version,
 };
 use sidestep_common::wire::{ChunkPurpose, GrantPage};
 
@@ -165,9 +165,11 @@ impl RegionSource for Moving {
                 self.maybe_step();
                 let at = start + (word.start - piece.start) as usize;
                 let bytes = &mut into[at..][..(word.end - word.start) as usize];
-                if word.start < 104 {
-                    let encoded = self.world.superblock.encode();
-                    bytes.copy_from_slice(&encoded[word.start as usize..word.end as usize]);
+                let encoded = self.world.superblock.encode();
+                let copies = [0, SPARE_SUPERBLOCK_OFFSET.0].map(|at| at..at + encoded.len() as u64);
+                if let Some(copy) = copies.iter().find(|copy| copy.contains(&word.start)) {
+                    let (from, until) = (word.start - copy.start, word.end - copy.start);
+                    bytes.copy_from_slice(&encoded[from as usize..until as usize]);
                 } else {
                     self.world.memory.read(Offset(word.start), bytes).unwrap();
                 }
