@@ -25,8 +25,6 @@ struct Input {
     specs: Vec<Spec>,
     grants: Vec<GrantSpec>,
     answers: AnswerSpec,
-    /// Look at all that was never granted, too.
-    deep: bool,
     dump: Option<DumpSpec>,
 }
 
@@ -35,7 +33,7 @@ pub fn run(bytes: &[u8]) {
     let Some(input) = super::input::<Input>(bytes) else { return };
     let region = Region::new(&input.specs);
     let facts = input.answers.facts(&region, &input.grants);
-    let options = || Options { findings_max: Some(FINDINGS_MAX), deep: input.deep, progress: None };
+    let options = || Options { findings_max: Some(FINDINGS_MAX), progress: None };
 
     let mut node = Node::new(&region, facts.clone(), &input.answers);
     match check(&mut node, options()) {

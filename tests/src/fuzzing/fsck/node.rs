@@ -24,7 +24,7 @@ const GRANTS_MAX: usize = 64;
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) enum GrantSpec {
     Good { chunk: u8, class: u8 },
-    Any { offset: u64, class: u8, first_index: u32, holder: u8 },
+    Any { offset: u64, class: u8, holder: u8 },
 }
 
 /// What else it says.
@@ -33,7 +33,6 @@ pub(super) struct AnswerSpec {
     uptime_ms: Option<u32>,
     free_bytes: Option<u64>,
     is_live: bool,
-    is_in_order: bool,
     /// Grants stay in the order in which the fuzzer put them.
     is_unsorted: bool,
     /// Answers to what changed, over and over.
@@ -49,10 +48,10 @@ impl GrantSpec {
                 let offset = region.pool().0 + u64::from(chunk) % 4 * CHUNK_BYTES;
                 Facts::in_use(offset, self::class(class).index())
             }
-            Self::Any { offset, class, first_index, holder } => {
-                let holders = [GrantHolder::Session, GrantHolder::Nobody, GrantHolder::LeftBehind];
+            Self::Any { offset, class, holder } => {
+                let holders = [GrantHolder::Session, GrantHolder::Nobody, GrantHolder::Orphan];
                 let holder = holders[usize::from(holder) % holders.len()];
-                GrantRecord { offset, class, first_index, holder }
+                GrantRecord { offset, class, holder }
             }
         }
     }
@@ -135,10 +134,6 @@ impl RegionSource for Node<'_> {
 
     fn is_live(&self) -> bool {
         self.answers.is_live
-    }
-
-    fn is_in_order(&self) -> bool {
-        self.answers.is_in_order
     }
 
     fn pause(&mut self, time: Duration) {

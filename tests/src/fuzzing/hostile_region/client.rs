@@ -6,7 +6,7 @@ use sidestep_client::operation::get::Get;
 use sidestep_client::operation::outcome::{Verdict, effect_of, verdict};
 use sidestep_client::operation::resolve::Resolve;
 use sidestep_client::operation::{
-    Action, Context, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step, WriteIds,
+    Action, Context, Hints, Operation, OperationError, PendingCas, Plan, PlannedVerb, Step, WriteIds,
 };
 use sidestep_common::fabric::{BufferPool, Effect, Failure, FailureKind, Replies, Reply, Unregistered};
 use sidestep_common::layout::{Offset, SizeClass};
@@ -37,6 +37,7 @@ pub(super) struct Client {
     watch: Watch,
     allocator: Allocator,
     write_ids: WriteIds,
+    hints: Hints,
     buffers: BufferPool,
 }
 
@@ -64,6 +65,7 @@ impl Client {
             watch: Watch::new(),
             allocator: Allocator::new(),
             write_ids: WriteIds::new(1, 0),
+            hints: Hints::default(),
             buffers: BufferPool::new(Box::new(Unregistered), 64 << 20),
         }
     }
@@ -159,6 +161,7 @@ impl Client {
             directory: &self.world.directory,
             allocator: &mut self.allocator,
             write_ids: &mut self.write_ids,
+            hints: &mut self.hints,
             now_ms: self.interference.now_ms,
         };
         let step = operation.step(&mut context, replies);
@@ -172,6 +175,7 @@ impl Client {
             directory: &self.world.directory,
             allocator: &mut self.allocator,
             write_ids: &mut self.write_ids,
+            hints: &mut self.hints,
             now_ms: self.interference.now_ms,
         });
     }
@@ -210,6 +214,16 @@ impl Client {
                     }
                     self.watch.disturbed();
                 }
+                Step::Grow(report) => {
+                    self.recycle(std::mem::take(&mut replies));
+                    self.watch.reports(self.world.geometry(), report);
+                    // The server promises a rebuild as long as something is still to come, then says that there is none.
+                    if !self.interference.skip_to_next(&mut self.world) {
+                        self.release(operation);
+                        return Ended::Error(Context::BUCKET_FULL);
+                    }
+                    self.watch.disturbed();
+                }
                 Step::Done(Ok(output), last) => {
                     self.silent(last, operation);
                     return Ended::Output(output, verbs.into_iter().zip(replies).collect());
@@ -229,7 +243,7 @@ impl Client {
         }
         let Some(grant) = self.world.grant(class) else { return false };
         self.watch.granted(Offset(grant.offset), class);
-        self.allocator.add(self.world.geometry(), grant, purpose).expect("a sound grant");
+        self.allocator.add(self.world.geometry(), &grant, purpose).expect("a sound grant");
         true
     }
 

@@ -13,6 +13,7 @@ use sidestep_common::layout::{
     BUCKET_BYTES, BlockPlace, BlockRef, Geometry, Offset, SizeClass, SlotState, SlotWord, chunk_shape,
     free_map_offset,
 };
+use sidestep_common::wire::BucketReport;
 
 use super::world::SEED;
 
@@ -109,6 +110,13 @@ impl Watch {
             }
             other => panic!("a READ of {other}: {verb:?}"),
         }
+    }
+
+    /// A full bucket is reported: the one that the key is in, by its directory entry.
+    pub(super) fn reports(&self, geometry: &Geometry, report: BucketReport) {
+        let hash = KeyHash::of(self.call.key.expect("a call"), SEED);
+        assert_eq!(u64::from(report.entry), hash.directory_index(geometry.directory_bits), "{report:?}");
+        assert!(report.full, "{report:?} is worth no wait");
     }
 
     fn write_block(&mut self, verb: &PlannedVerb, bytes: u64) -> BlockRef {

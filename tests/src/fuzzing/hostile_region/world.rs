@@ -105,8 +105,7 @@ impl World {
             return None;
         }
         self.next_chunk = offset + shape.bytes;
-        let (class, block_count) = (class.index(), shape.block_count);
-        Some(ChunkGrant { offset, class, first_index: 0, block_count, version: 1 })
+        Some(ChunkGrant { offset, class: class.index(), versions: Vec::new() })
     }
 
     /// Where the bucket of a key is, by the directory as the region has it now; by the first one if that names nothing.
