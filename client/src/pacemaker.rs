@@ -229,3 +229,89 @@ impl Patient {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sidestep_common::wire::{Pulse, Request, read_frame, write_frame};
+
+    use super::*;
+    use crate::testing::{LONG, channel_to_peer};
+
+    const LEASE: Duration = Duration::from_millis(300);
+
+    /// Many sessions, and one whose server has stopped: the others' heartbeats go on in time, and are answered in any order.
+    /// When its lease is over the one is lost, and nobody else.
+    #[test]
+    fn one_slow_server_holds_up_nobody() {
+        let pacemaker = Pacemaker::start().unwrap();
+        let channels: Vec<_> = (0..8)
+            .map(|number| {
+                let (control, peer) = channel_to_peer();
+                control.begin_in(number + 1);
+                let (control, seat) = (Arc::new(control), Arc::new(Seat::default()));
+                pacemaker.watch(&control, &seat, LEASE);
+                (control, seat, peer)
+            })
+            .collect();
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            for (number, (control, _, peer)) in channels.iter().enumerate().skip(1) {
+                scope.spawn(move || {
+                    let mut peer = peer;
+                    for _ in 0..6 {
+                        let request: Request = read_frame(&mut peer).unwrap();
+                        let expected = Request::Heartbeat { epoch: number as u64 + 1, wants_epoch: false };
+                        assert_eq!(request, expected);
+                        write_frame(&mut peer, &Response::Heartbeat(Pulse::default())).unwrap();
+                    }
+                    // Two leases, if each is on time; a busy machine may take longer, but no lease ran out.
+                    assert!(!control.is_lost(), "session {number}");
+                });
+            }
+        });
+        while !channels[0].0.is_lost() {
+            assert!(began.elapsed() < LONG, "nobody answered it");
+            std::thread::yield_now();
+        }
+        assert!(began.elapsed() >= LEASE);
+        let ended = Instant::now();
+        drop(channels);
+        drop(pacemaker);
+        assert!(ended.elapsed() < LONG);
+    }
+
+    /// What the server says unasked is heard without waiting for a heartbeat, and what is to be acknowledged goes out at once.
+    #[test]
+    fn notices_and_acknowledgements_do_not_wait() {
+        let pacemaker = Pacemaker::start().unwrap();
+        let (control, mut peer) = channel_to_peer();
+        control.begin_in(1);
+        let (control, seat) = (Arc::new(control), Arc::new(Seat::default()));
+        pacemaker.watch(&control, &seat, 1000 * LONG);
+        write_frame(&mut peer, &Response::Notice(Pulse { epoch: 2, ..Pulse::default() })).unwrap();
+        let began = Instant::now();
+        while !control.news.are_there() {
+            assert!(began.elapsed() < LONG);
+            std::thread::yield_now();
+        }
+        // Whoever has the session's link acts upon it.
+        control.acknowledge(2);
+        control.ring();
+        let request: Request = read_frame(&mut peer).unwrap();
+        assert_eq!(request, Request::Heartbeat { epoch: 2, wants_epoch: false });
+        // A call's own request goes on as soon as that is answered.
+        let answering = std::thread::spawn(move || {
+            write_frame(&mut peer, &Response::Heartbeat(Pulse::default())).unwrap();
+            assert_eq!(read_frame::<Request>(&mut peer).unwrap(), Request::Statistics);
+            write_frame(&mut peer, &Response::ChunksReturned).unwrap();
+            peer
+        });
+        control.request(&Request::Statistics, Deadline::after(LONG)).unwrap();
+        drop(answering.join().unwrap());
+        // The peer is gone: that is noticed without a heartbeat.
+        while !control.is_lost() {
+            assert!(began.elapsed() < LONG);
+            std::thread::yield_now();
+        }
+    }
+}

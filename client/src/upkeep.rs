@@ -105,4 +105,4 @@ pub(crate) fn tidy_link(link: &mut Link, give: Give, deadline: Deadline) -> bool
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -305,8 +305,8 @@ faults! {
     // Reuse of freed blocks, and epochs.
 
     /// ⚑ A block is used again as soon as it is seen marked.
-    ReusedBeforeGrace [VersionKept]: "a block is used again only after the grace period since its owner saw the mark",
-        "reuse after grace, as for the stale conclusions, but nobody waits";
+    ReusedBeforeGrace: "a block is used again only after the grace period since its owner saw the mark",
+        "reuse after grace, one client, puts over one key; no WRITE into a block marked for less than that";
     /// ⚑ Blocks of a chunk are used again however often they were since everybody acknowledged an epoch.
     ReusedBeyondVersions: "a block is reused at most 255 times between two epochs",
         "an owner's chunk, harvested again and again while no epoch is quiesced; the 256th use has the version of the first";

@@ -68,10 +68,10 @@ impl Targets {
         Ok(targets)
     }
 
-    /// With nothing but that for RDMA.
+    /// A card that a test plays.
     #[cfg(test)]
-    pub(crate) fn of_verbs(target: Arc<dyn Target>) -> Self {
-        Self { verbs: Some(target), ..Self::default() }
+    pub(crate) fn of_card(card: Arc<dyn Target>) -> Self {
+        Self { verbs: Some(card), ..Self::default() }
     }
 
     /// Who executes the commits of RDMA clients, if it is served.

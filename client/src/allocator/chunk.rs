@@ -38,6 +38,12 @@ impl Blocks {
         self.0.iter().all(|word| *word == 0)
     }
 
+    /// One more than the last.
+    pub(super) fn end(&self) -> u32 {
+        let last = self.0.iter().rposition(|word| *word != 0);
+        last.map_or(0, |at| at as u32 * 64 + u64::BITS - self.0[at].leading_zeros())
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
         self.0.iter().zip(0_u32..).flat_map(|(word, at)| {
             let mut left = *word;

@@ -64,7 +64,8 @@ impl Allocator {
                 continue;
             }
             chunk.harvested_ms = Some(now_ms);
-            let map = Map { chunk: at, offset: chunk.offset, bytes: chunk.shape.block_count as usize };
+            // Behind the last block in use there is nothing to be learned.
+            let map = Map { chunk: at, offset: chunk.offset, bytes: chunk.in_use.end() as usize };
             bytes += map.bytes;
             maps.push(map);
             if maps.len() == MAPS_TOGETHER || bytes >= BYTES_TOGETHER {

@@ -25,7 +25,7 @@ mod harvest;
 mod returns;
 mod reuse;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use sidestep_common::layout::{BlockPlace, BlockRef, Geometry, Offset, SizeClass, Version, chunk_shape};
 use sidestep_common::planted::{Fault, is_planted};

@@ -101,7 +101,7 @@ impl Bed {
     }
 }
 
-const VALUE: [u8; 100 << 10] = [7; 100 << 10];
+static VALUE: [u8; 100 << 10] = [7; 100 << 10];
 
 fn class() -> sidestep_common::layout::SizeClass {
     sidestep_common::layout::SizeClass::holding(VALUE.len() as u64 + 64).unwrap()
@@ -110,7 +110,7 @@ fn class() -> sidestep_common::layout::SizeClass {
 /// An epoch with a directory word that has changed, and a mark that is still under way: when the epoch is acknowledged, the
 /// word is known and the mark is made.
 #[test]
-fn an_epoch_is_acknowledged_when_all_before_it_is_done() {
+pub(crate) fn an_epoch_is_acknowledged_when_all_before_it_is_done() {
     let mut bed = Bed::new();
     bed.grant(class(), 0);
     bed.put(b"k", &VALUE, deadline()).unwrap();

@@ -27,20 +27,10 @@ pub const LATER: &[Later] = &[
     later("a delete that finds an expired LIVE word writes DELETED and answers no", "expiry"),
     later("expiry is judged by a tick read within the call", "expiry"),
     later("absent because expired needs a tick that was read before the slot's READ was posted", "expiry"),
-    later(
-        "a session acknowledges an epoch in its order: learn it, refresh the directory, finish, drop, acknowledge",
-        "epochs",
-    ),
     later("the server raises the epoch only after a rebuild's last directory word", "epochs, index growth"),
     later(
-        "memory is recycled, swept, adopted, or given another class only when every session has acknowledged or been fenced",
+        "block memory is swept, adopted, or given another class only when every session has acknowledged or been fenced",
         "epochs; until then no memory is, and a block's checksum needs no address",
-    ),
-    later("a block is reused at most 255 times between two epochs", "epochs, reuse of freed blocks"),
-    later("an owner that reclaims by asking writes the freed version into the block's byte first", "sweep"),
-    later(
-        "a rebuild seals, then marks headers SEALED, then publishes all directory words and unseals",
-        "index growth; until then only tests rebuild, in that order",
     ),
     later(
         "after a failed verb none of the session's later verbs execute",
@@ -50,9 +40,4 @@ pub const LATER: &[Later] = &[
         "on shm a session is fenced only when its process is known to be dead",
         "nothing that a simulated fabric has: a fence there needs no process; the server's own tests show it",
     ),
-    later(
-        "fencing a queue pair fences no session: the operation is unfinished until it is resolved",
-        "epochs",
-    ),
-    later("a scan leaves out blocks that were in hand at any moment of it", "sweep"),
 ];

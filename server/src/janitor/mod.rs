@@ -1,8 +1,8 @@
 //! The janitor: what is rare and takes the whole index or the whole pool.
 //!
 //! Always true:
-//! - one thread does all of it, one thing after the other, so no scan of the index runs during a rebuild, and ⚑ the epoch
-//!   is raised only between rebuilds, after the last one's last directory word;
+//! - one thread does all of it, one thing after the other, so no segment is scanned during a rebuild, and ⚑ the epoch is
+//!   raised only between rebuilds, after the last one's last directory word;
 //! - it is woken by what happened (the [`Bell`]), never by a clock without a reason, and costs nothing while nothing
 //!   happens;
 //! - it holds no lock while it works on the index.
@@ -116,26 +116,35 @@ impl Work {
         if serving.pool().recycle(quiesced) > 0 {
             tracing::debug!(quiesced, "memory that was given back is free");
         }
-        let mut deadline = self.reclaim(serving);
-        let work = rebuild_work(serving);
+        let reclaim = self.reclaim(serving);
+        let mut work = rebuild_work(serving);
         if !work.is_under_way {
-            self.sweep(serving);
+            work = self.sweep(serving, work);
+        }
+        if !work.is_under_way {
             raise_if_wanted(serving);
         }
-        deadline = deadline.into_iter().chain(work.deadline).min();
-        deadline
+        reclaim.into_iter().chain(work.deadline).min()
     }
 
-    fn sweep(&mut self, serving: &Serving) {
+    /// Sweeps as far as it can. Between two steps of a scan, writers that wait for a rebuild have it.
+    fn sweep(&mut self, serving: &Serving, mut work: RebuildWork) -> RebuildWork {
         let books = serving.books();
         while !serving.bell.is_over() {
             match self.sweep.advance(&books) {
+                Ok(Progress::GoesOn) if self.sweep.is_scanning() => {
+                    work = rebuild_work(serving);
+                    if work.is_under_way {
+                        break;
+                    }
+                }
                 Ok(Progress::GoesOn) => {}
                 Ok(Progress::Waits) => break,
                 Ok(Progress::Done) => serving.tell_sessions(),
                 Err(error) => unreachable!("the index is in the region: {error}"),
             }
         }
+        work
     }
 
     /// Memory was refused: ownerless chunks that became empty are taken back. Not more often than [`RECLAIM_PERIOD`], since

@@ -1,8 +1,11 @@
 //! One pass over the index: which blocks it reaches.
 //!
-//! Always true: each segment that the directory names is read once, word by word, and nothing is changed. No rebuild runs
-//! meanwhile (its words would be in two segments, or in none), so a block that is published all the while is reached, whatever
-//! sessions do; one that is published or unlinked meanwhile may be either.
+//! Always true: each segment that the directory names is read once, word by word, and nothing is changed. A block that is
+//! published all the while is reached, whatever sessions do; one that is published or unlinked meanwhile may be either.
+//!
+//! ⚑ No rebuild is under way while a segment is read: its words would be in two segments, or in none. Whole rebuilds may come
+//! between two steps. They change the words of a run of entries: those behind the scan's place were read where they were, those
+//! before it are read where they are now, and a run that lies across it is read twice.
 //!
 //! What it costs, of a region of 1 GiB with ten million keys of 64 bytes: 128 MiB of index read in order; a bit a block,
 //! 2 MiB, in which each word sets one; a byte a block of chunks whose session ended.
@@ -41,7 +44,8 @@ pub struct Scan {
 #[derive(Debug)]
 struct Chunk {
     cut_up: CutUp,
-    block_bytes: u64,
+    /// Its blocks' length in units.
+    block_units: u32,
     blocks_offset: u64,
     block_count: u32,
     /// Where its bits begin.
@@ -81,7 +85,7 @@ impl Scan {
             let versions_at = (cut_up.holder == Holder::Orphan).then_some(versions_bytes);
             chunks.push(Chunk {
                 cut_up,
-                block_bytes: cut_up.class.bytes(),
+                block_units: (cut_up.class.bytes() / BLOCK_UNIT_BYTES) as u32,
                 blocks_offset: shape.blocks_offset,
                 block_count: shape.block_count,
                 reached_at: reached_bytes,
@@ -174,8 +178,10 @@ impl Scan {
         };
         let chunk = self.chunks.get(number as usize).filter(|chunk| chunk.cut_up.class == block.class)?;
         let within = block.offset.0.checked_sub(chunk.cut_up.offset + chunk.blocks_offset)?;
-        let index = within / chunk.block_bytes;
-        let is_block = index * chunk.block_bytes == within && index < u64::from(chunk.block_count);
+        // Slot words name places in units. A chunk, and an extent, has fewer than 2^32.
+        let units = (within / BLOCK_UNIT_BYTES) as u32;
+        let index = units / chunk.block_units;
+        let is_block = index * chunk.block_units == units && index < chunk.block_count;
         is_block.then_some((chunk, index as usize))
     }
 

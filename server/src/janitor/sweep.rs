@@ -9,6 +9,8 @@
 //!   owner had in hand when it did so was in hand at the scan's beginning, and it leaves those blocks out;
 //! - ⚑ nothing that was found is used before everybody has acknowledged an epoch raised after the scan: whoever unlinked a
 //!   block that the scan missed has finished with it, and its mark has arrived;
+//! - ⚑ of a session's chunks only those are audited that were granted before the announcement: so their owner was there to hear
+//!   it, and acknowledged the epoch behind it. Who came later may know of no beginning, and count what it published since;
 //! - whoever ended before the scan began is part of it; whoever ended after the announcement makes another one necessary,
 //!   since owners left blocks out that they published since.
 //!
@@ -149,7 +151,7 @@ enum Stage {
     Rest,
     Announced {
         target: u64,
-        is_repeat: bool,
+        announced: Announced,
     },
     Scanning(Pass),
     Scanned {
@@ -158,32 +160,40 @@ enum Stage {
     },
 }
 
+/// What an announcement was about.
+#[derive(Clone, Copy, Debug)]
+struct Announced {
+    /// The newest grant of the pool then.
+    last_serial: u64,
+    is_repeat: bool,
+}
+
 #[derive(Debug)]
 struct Pass {
+    announced: Announced,
     scan: Scan,
     deaths: Vec<Death>,
-    is_repeat: bool,
     took: Duration,
 }
 
 impl Sweep {
-    /// Does one step. While it scans, no rebuild may run between two steps.
+    /// Does one step. No rebuild may be under way.
     ///
     /// # Errors
     /// If the words are not those of the geometry's region.
     pub fn advance(&mut self, books: &Books<'_>) -> Result<Progress, AccessError> {
         match std::mem::take(&mut self.stage) {
             Stage::Rest => Ok(self.announce(books)),
-            Stage::Announced { target, is_repeat } => {
+            Stage::Announced { target, announced } => {
                 if locked(books.epochs).quiesced() < target {
-                    self.stage = Stage::Announced { target, is_repeat };
+                    self.stage = Stage::Announced { target, announced };
                     return Ok(Progress::Waits);
                 }
                 // The deaths before the chunks, so that no death is taken for swept whose chunks weren't looked for.
                 let deaths = std::mem::take(&mut locked(books.sweeps).deaths);
                 let cut_up = locked(books.pool).cut_up();
                 let scan = Scan::new(books.geometry, cut_up);
-                self.stage = Stage::Scanning(Pass { scan, deaths, is_repeat, took: Duration::ZERO });
+                self.stage = Stage::Scanning(Pass { announced, scan, deaths, took: Duration::ZERO });
                 Ok(Progress::GoesOn)
             }
             Stage::Scanning(mut pass) => {
@@ -214,26 +224,31 @@ impl Sweep {
     }
 
     fn announce(&mut self, books: &Books<'_>) -> Progress {
+        let last_serial = locked(books.pool).last_serial();
         // Both locks, so that whoever is told of the epoch to come is told of the audit too.
         let mut epochs = locked(books.epochs);
         let mut sweeps = locked(books.sweeps);
         if !sweeps.is_wanted && !sweeps.is_repeat_wanted {
             return Progress::Waits;
         }
-        let is_repeat = !sweeps.is_wanted;
+        let announced = Announced { last_serial, is_repeat: !sweeps.is_wanted };
         (sweeps.is_wanted, sweeps.is_repeat_wanted) = (false, false);
         sweeps.begun += 1;
-        self.stage = Stage::Announced { target: epochs.target(), is_repeat };
+        self.stage = Stage::Announced { target: epochs.target(), announced };
         Progress::GoesOn
     }
 }
 
 /// Puts what was found into the books.
 fn settle(books: &Books<'_>, pass: Pass) {
-    let (mut audited, mut found_total, mut has_changed) = (HashMap::new(), 0, false);
+    let (mut audited, mut found_total) = (HashMap::new(), 0);
+    let last_serial = pass.announced.last_serial;
     for found in pass.scan.found() {
         let chunk = found.chunk();
         if chunk.holder == Holder::Session {
+            if chunk.serial > last_serial {
+                continue;
+            }
             let bits = found.bits();
             let end = bits.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
             audited.insert(chunk.offset, (chunk.serial, bits[..end].to_vec()));
@@ -241,16 +256,16 @@ fn settle(books: &Books<'_>, pass: Pass) {
         }
         // The pool is locked for one chunk at a time.
         match locked(books.pool).settle(chunk, |block| found.reached(block)) {
-            Settled::Free => {}
+            Settled::Free | Settled::Changed => {}
             Settled::Ownerless { found } => found_total += u64::from(found),
-            Settled::Changed => has_changed = true,
         }
     }
+    // Whoever adopted a chunk since the announcement knows nothing of what was lost in it before.
+    let has_adopted = locked(books.pool).last_adopted() > last_serial;
     let mut sweeps = locked(books.sweeps);
     sweeps.done = sweeps.begun;
     sweeps.audited = audited;
-    // Whoever adopted a chunk while it was looked at knows nothing of what was lost in it before.
-    sweeps.is_repeat_wanted |= has_changed && !pass.is_repeat && !pass.deaths.is_empty();
+    sweeps.is_repeat_wanted |= has_adopted && !pass.announced.is_repeat && !pass.deaths.is_empty();
     let figures = &mut sweeps.figures;
     figures.sweeps_total += 1;
     figures.blocks_found_total += found_total;

@@ -202,6 +202,27 @@ fn whoever_dies_during_a_sweep_makes_another_one_necessary() {
     assert_eq!(bed.audits(), (2, 2));
 }
 
+/// A session that came after the announcement is told nothing of that audit: it did not hear of its beginning, so it can't know
+/// which of its blocks were published all the while.
+#[test]
+fn whoever_comes_after_the_announcement_is_not_audited() {
+    let mut bed = Bed::new(64 << 20);
+    let of_b = bed.grant(B, 200);
+    bed.end(A);
+    bed.advance();
+    bed.acknowledge(&[]);
+    let c = SessionId(3);
+    assert_eq!(locked(&bed.epochs).join(c), 2, "the epoch behind the announcement");
+    let of_c = bed.grant(c, 200);
+    bed.acknowledge(&[B]);
+    bed.advance();
+    // This one the scan has missed, and it is in use.
+    bed.publish(3, 0, block(&of_c, 0, 1));
+    bed.acknowledge(&[B, c]);
+    assert!(bed.advance());
+    assert_eq!((bed.audited(B, &of_b), bed.audited(c, &of_c)), (Some(vec![]), None));
+}
+
 /// A chunk of nobody is adopted while it is scanned, after a death: what was lost in it is its new owner's to find, by one
 /// more audit and no more.
 #[test]
@@ -228,6 +249,49 @@ fn a_chunk_adopted_during_a_sweep_is_audited_again_once() {
     bed.acknowledge(&[B]);
     assert!(!bed.advance());
     assert_eq!(locked(&bed.sweeps).begun(), 2);
+}
+
+/// A segment is rebuilt between two steps of a scan: behind its place, before it, and across it. The blocks are found all the
+/// same.
+#[test]
+fn rebuilds_between_two_steps_hide_nothing() {
+    let bed = Bed::new(64 << 20);
+    let grant = bed.grant(A, 64);
+    let entries = bed.geometry.directory_entries();
+    let name = |range: std::ops::Range<u64>, segment, depth| {
+        for entry in range {
+            let word = DirectoryWord { segment, generation: 2, depth };
+            bed.words.store(bed.geometry.directory_word_offset(entry), word.to_bits()).unwrap();
+        }
+    };
+    let reached = |scan: &Scan| scan.found().next().unwrap().bits().to_vec();
+    let scan = || Scan::new(bed.geometry, locked(&bed.pool).cut_up());
+    bed.publish(3, 0, block(&grant, 0, 1));
+    bed.publish(5, 0, block(&grant, 1, 1));
+    // The first half's segment becomes two when it was read; the second half's becomes another one before it is.
+    let mut scan_of_halves = scan();
+    assert!(!scan_of_halves.advance(bed.words, 1).unwrap());
+    bed.publish(6, 9, block(&grant, 0, 1));
+    bed.publish(8, 9, block(&grant, 1, 1));
+    bed.store(3, 0, SlotWord::CLOSED.bits());
+    bed.store(5, 0, SlotWord::CLOSED.bits());
+    name(0..entries / 4, 6, 2);
+    name(entries / 4..entries / 2, 7, 2);
+    name(entries / 2..entries, 8, 1);
+    while !scan_of_halves.advance(bed.words, 1).unwrap() {}
+    assert_eq!(reached(&scan_of_halves)[0], 0b11);
+    assert_eq!(scan_of_halves.figures().segments, 4, "both parts of what was split were read again");
+    // And all of it becomes one when the first quarter was read.
+    let mut scan_of_quarters = scan();
+    assert!(!scan_of_quarters.advance(bed.words, 1).unwrap());
+    for (slot, index) in [(0, 0), (1, 1)] {
+        bed.publish(9, slot, block(&grant, index, 1));
+    }
+    bed.store(6, 9, SlotWord::CLOSED.bits());
+    bed.store(8, 9, SlotWord::CLOSED.bits());
+    name(0..entries, 9, 0);
+    while !scan_of_quarters.advance(bed.words, 1).unwrap() {}
+    assert_eq!(reached(&scan_of_quarters)[0], 0b11);
 }
 
 /// Words that name no block of any chunk, or are none, change nothing and are counted.
@@ -296,13 +360,17 @@ fn scan_speed() {
             published += 1;
         }
     }
-    let cut_up = locked(&bed.pool).cut_up();
-    let begun = Instant::now();
-    let mut scan = Scan::new(bed.geometry, cut_up);
-    while !scan.advance(bed.words, 1024).unwrap() {}
-    let took = begun.elapsed();
-    let seen = scan.figures();
-    assert_eq!((seen.blocks, seen.strangers), (published, 0));
+    // The best of some: other processes disturb.
+    let took = (0..10).map(|_| {
+        let cut_up = locked(&bed.pool).cut_up();
+        let begun = Instant::now();
+        let mut scan = Scan::new(bed.geometry, cut_up);
+        while !scan.advance(bed.words, 1024).unwrap() {}
+        let seen = scan.figures();
+        assert_eq!((seen.blocks, seen.strangers), (published, 0));
+        (begun.elapsed(), seen)
+    });
+    let (took, seen) = took.min_by_key(|(took, _)| *took).unwrap();
     let index_mib = (seen.segments * 16384) >> 20;
     println!(
         "{} segments, {index_mib} MiB of index, {} words, {} MiB of pool: {:.1} ms, {:.2} GiB/s of index, {:.1} ns a word",

@@ -8,6 +8,9 @@ use sidestep_common::memory::{AccessError, WordMemory};
 /// Where a block's header says its version.
 pub(super) const VERSION_AT: u64 = 18;
 
+/// Blocks whose bytes are read at once, where a few often tell enough.
+const PIECE_BLOCKS: u32 = 1024;
+
 /// The free maps of a region's pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps(WordMemory);
@@ -48,10 +51,14 @@ impl Maps {
         Version(version[0])
     }
 
-    /// Blocks whose byte equals the version of their last use; those behind the end of `versions` have 0.
-    pub(super) fn free_count(&self, chunk: Offset, class: SizeClass, versions: &[u8]) -> u32 {
-        let map = self.read(chunk, class);
-        map.iter().zip(all(versions)).map(|(mark, version)| u32::from(*mark == version)).sum()
+    /// Whether at least `wanted` blocks are free: their bytes equal the versions of their last use. Blocks behind the end of
+    /// `versions` have version 0.
+    pub(super) fn has_free(&self, chunk: Offset, class: SizeClass, versions: &[u8], wanted: u32) -> bool {
+        let mut found = 0;
+        self.pieces(chunk, class, versions).any(|(_, piece, versions)| {
+            found += piece.iter().zip(versions).filter(|(mark, version)| **mark == *version).count();
+            found >= wanted as usize
+        })
     }
 
     /// The first block that isn't free, with its byte and its version.
@@ -61,15 +68,28 @@ impl Maps {
         class: SizeClass,
         versions: &[u8],
     ) -> Option<(u32, u8, u8)> {
-        let map = self.read(chunk, class);
-        let mut blocks = (0..).zip(map.iter().zip(all(versions)));
-        let (block, (mark, version)) = blocks.find(|(_, (mark, version))| **mark != *version)?;
-        Some((block, *mark, version))
+        self.pieces(chunk, class, versions).find_map(|(first, piece, versions)| {
+            let mut blocks = (first..).zip(piece.into_iter().zip(versions));
+            let (block, (mark, version)) = blocks.find(|(_, (mark, version))| mark != version)?;
+            Some((block, mark, version))
+        })
     }
-}
 
-fn all(versions: &[u8]) -> impl Iterator<Item = u8> {
-    versions.iter().copied().chain(std::iter::repeat(0))
+    /// The map in pieces, each with its first block and the versions of its blocks. Who has seen enough reads no further.
+    fn pieces<'a>(
+        &self,
+        chunk: Offset,
+        class: SizeClass,
+        versions: &'a [u8],
+    ) -> impl Iterator<Item = (u32, Vec<u8>, impl Iterator<Item = u8> + 'a)> {
+        let (words, count) = (self.0, chunk_shape(class).block_count);
+        (0..count).step_by(PIECE_BLOCKS as usize).map(move |first| {
+            let mut piece = vec![0; PIECE_BLOCKS.min(count - first) as usize];
+            words.read(chunk.plus(u64::from(first)), &mut piece).unwrap_or_else(outside);
+            let known = versions.get(first as usize..).unwrap_or_default();
+            (first, piece, known.iter().copied().chain(std::iter::repeat(0)))
+        })
+    }
 }
 
 fn outside(error: AccessError) {

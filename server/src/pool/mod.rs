@@ -123,6 +123,8 @@ pub struct BlockPool {
     quota_bytes: u64,
     accounts: PoolAccounts,
     last_serial: u64,
+    /// The newest grant of a chunk with blocks in it.
+    last_adopted: u64,
     /// Counts the changes, so that pages of a list can be told to be of one moment.
     revision: u64,
 }
@@ -150,6 +152,7 @@ impl BlockPool {
             quota_bytes: quota_bytes.unwrap_or(u64::MAX),
             accounts: PoolAccounts { pool_bytes: bytes, ..PoolAccounts::default() },
             last_serial: 0,
+            last_adopted: 0,
             revision: 0,
         }
     }
@@ -238,7 +241,11 @@ impl BlockPool {
         self.set_owner(offset, Owner::Session(session));
         let Some(grant) = self.grants.get_mut(&offset) else { unreachable!("{offset:#x} was just found") };
         grant.serial = serial;
-        Ok(ChunkGrant { offset, class: class.index(), versions: std::mem::take(&mut grant.versions) })
+        let versions = std::mem::take(&mut grant.versions);
+        if !versions.is_empty() {
+            self.last_adopted = serial;
+        }
+        Ok(ChunkGrant { offset, class: class.index(), versions })
     }
 
     /// Memory for a grant: an ownerless chunk worth having, else fresh memory, else any ownerless chunk with a free block,
@@ -281,7 +288,7 @@ impl BlockPool {
         let found = in_turn.take(looks).copied().find(|&offset| {
             last = Some(offset);
             let grant = self.grants.get(&offset);
-            grant.is_some_and(|grant| self.maps.free_count(Offset(offset), class, &grant.versions) >= wanted)
+            grant.is_some_and(|grant| self.maps.has_free(Offset(offset), class, &grant.versions, wanted))
         });
         if let Some(last) = last {
             self.looked_until.insert(class, last);
@@ -417,6 +424,16 @@ impl BlockPool {
     /// Whether so little is free that idle sessions should give back what they don't need.
     pub const fn is_short(&self) -> bool {
         self.free.free_bytes() < self.accounts.pool_bytes / SHORT_SHARE
+    }
+
+    /// The newest grant.
+    pub const fn last_serial(&self) -> u64 {
+        self.last_serial
+    }
+
+    /// The newest grant of a chunk that somebody else had before, with blocks in it.
+    pub const fn last_adopted(&self) -> u64 {
+        self.last_adopted
     }
 
     /// Which grant the chunk at `offset` is, if it is `session`'s.

@@ -206,7 +206,7 @@ fn ownerless_chunks_are_adopted_for_what_is_free_in_them() {
     pool.recycle(2);
     let fresh = one(&mut pool, B, 64);
     assert_ne!(fresh.offset, first.offset, "it has no free block");
-    bed.mark(&first, 77, 1);
+    bed.mark(&first, 16_000, 1);
     while pool.grant(B, class(3000), 1, ChunkPurpose::General).is_ok() {}
     assert_eq!(one(&mut pool, B, 64), ChunkGrant { versions, ..first });
     assert!(pool.grant(B, class(64), 1, ChunkPurpose::General).is_err());

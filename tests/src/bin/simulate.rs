@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use sidestep_common::planted::{Fault, LATER};
 use sidestep_tests::simulation::campaign::{Sums, made_small, run};
 use sidestep_tests::simulation::catalogue::{drawn_task, large, small};
-use sidestep_tests::simulation::hunt::{Hunted, grounds, hunt, hunt_all};
+use sidestep_tests::simulation::hunt::{BY_STORIES, Hunted, grounds, hunt, hunt_all};
 use sidestep_tests::simulation::table::{empty_cells, table};
 use sidestep_tests::simulation::{Befall, Region, World, explore};
 
@@ -89,6 +89,9 @@ fn test(docs: Option<&Path>) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let hunted = hunt_all(&|hunted| println!("{}", line(hunted)));
     std::panic::set_hook(quiet);
+    for fault in BY_STORIES {
+        println!("{}: caught by a story of its own, not by walks", fault.name());
+    }
     println!("\n# what was hit\n{}", table(&sums.coverage));
     let empty = empty_cells(&sums.coverage);
     for (stage, befall) in &empty {

@@ -2,7 +2,7 @@
 //!
 //! Always true: the book is kept from what the node saw, never from what a client believes.
 
-use sidestep_common::fabric::sim::{SimNode, Touch, VerbKind};
+use sidestep_common::fabric::sim::{Touch, VerbKind};
 use sidestep_common::layout::{
     BUCKET_BYTES, BUCKET_HEADER_BYTES, Block, BlockPlace, BlockRef, Bucket, CHUNK_BYTES, Geometry, Offset,
     SLOTS_PER_BUCKET, SizeClass, SlotState, SlotWord, Version,
@@ -41,13 +41,31 @@ struct Entry {
     owner: usize,
     used: Use,
     marked: bool,
-    /// When its owner found it marked.
-    seen_ms: Option<u64>,
+    /// When it was marked.
+    marked_ms: u64,
+    /// The world has told its owner to look.
+    is_told: bool,
+}
+
+impl Entry {
+    const fn new(block: BlockRef, owner: usize, used: Use) -> Self {
+        Self { block, owner, used, marked: false, marked_ms: 0, is_told: false }
+    }
+
+    /// Whether its owner may use it again: it was marked for the grace period, if it is used again at all.
+    fn is_free(&self, now_ms: u64, grace_ms: Option<u64>) -> bool {
+        let waited_ms = now_ms - self.marked_ms.min(now_ms);
+        self.marked && grace_ms.is_some_and(|grace_ms| grace_ms == 0 || waited_ms > grace_ms)
+    }
 }
 
 /// The book of one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Book {
+    /// The time.
+    pub(super) now_ms: u64,
+    /// For how long a block must have been marked; none if none is used again.
+    pub(super) grace_ms: Option<u64>,
     chunks: Vec<Chunk>,
     blocks: Vec<Entry>,
     /// Slots that left EMPTY, with the key that they belong to.
@@ -117,33 +135,13 @@ impl Book {
         self.chunks.iter().find(|chunk| chunk.offset == start)
     }
 
-    /// Blocks of `owner` that were free for the grace period, taken out of the book.
-    pub(super) fn harvest(
-        &mut self,
-        owner: usize,
-        now_ms: u64,
-        grace_ms: u64,
-        node: &SimNode,
-    ) -> Vec<BlockRef> {
-        let mut free = Vec::new();
-        self.blocks.retain_mut(|entry| {
-            if entry.owner != owner || !entry.marked {
-                return true;
-            }
-            let Some(place) = BlockPlace::of(entry.block.offset, entry.block.class) else { return true };
-            let mut byte = [0];
-            node.read(place.chunk.plus(u64::from(place.index)), &mut byte);
-            if byte[0] != entry.block.version.0 {
-                return true;
-            }
-            let seen_ms = *entry.seen_ms.get_or_insert(now_ms);
-            if now_ms - seen_ms < grace_ms {
-                return true;
-            }
-            free.push(entry.block);
-            false
-        });
-        free
+    /// Whether blocks of `owner` were marked since it was asked last: a harvest would find something.
+    pub(super) fn is_worth_a_harvest(&mut self, owner: usize) -> bool {
+        let mut is_worth = false;
+        for entry in self.blocks.iter_mut().filter(|entry| entry.owner == owner && entry.marked) {
+            is_worth |= !std::mem::replace(&mut entry.is_told, true);
+        }
+        is_worth
     }
 
     /// Takes down what a verb of `client` did. `node` is as it is after it.
@@ -175,7 +173,12 @@ impl Book {
         if chunk.owner != client {
             return outside();
         }
+        let (now_ms, grace_ms) = (self.now_ms, self.grace_ms);
         match self.entry(place) {
+            Some(entry) if entry.is_free(now_ms, grace_ms) => {
+                *entry = Entry::new(BlockRef { version: Version(0), ..entry.block }, client, Use::Written);
+                Ok(())
+            }
             Some(entry) if entry.used != Use::Written => {
                 let detail = format!("client {client} WRITEs block {place}, which is {:?}", entry.used);
                 Err(Violation::new(Promise::Blocks, detail))
@@ -184,8 +187,7 @@ impl Book {
             None => {
                 // A CAS that publishes it says which version it is.
                 let block = BlockRef { offset: place, class: chunk.class, version: Version(0) };
-                let (used, marked, seen_ms) = (Use::Written, false, None);
-                self.blocks.push(Entry { block, owner: client, used, marked, seen_ms });
+                self.blocks.push(Entry::new(block, client, Use::Written));
                 Ok(())
             }
         }
@@ -198,6 +200,7 @@ impl Book {
             None => self.marks.push((client, 1)),
         }
         let broken = |detail: String| Err(Violation::new(Promise::Marks, detail));
+        let now_ms = self.now_ms;
         let Some(entry) = self.blocks.iter_mut().find(|entry| {
             BlockPlace::of(entry.block.offset, entry.block.class)
                 .is_some_and(|place| place.chunk.0 + u64::from(place.index) == offset)
@@ -211,6 +214,7 @@ impl Book {
         if version != u64::from(block.version.0) {
             return broken(format!("client {client} marks {block:?} with {version}"));
         }
+        entry.marked_ms = now_ms;
         if std::mem::replace(&mut entry.marked, true) {
             return broken(format!("client {client} marks {block:?} again"));
         }
@@ -295,12 +299,11 @@ impl Book {
                 broken(format!("client {client} publishes {block:?}, which is {used:?}"))
             }
             Some(entry) => {
-                *entry = Entry { block, owner: client, used: Use::Published, marked: false, seen_ms: None };
+                *entry = Entry::new(block, client, Use::Published);
                 Ok(key)
             }
             None => {
-                let (used, marked, seen_ms) = (Use::Published, false, None);
-                self.blocks.push(Entry { block, owner: client, used, marked, seen_ms });
+                self.blocks.push(Entry::new(block, client, Use::Published));
                 Ok(key)
             }
         }

@@ -6,13 +6,15 @@
 
 use std::sync::Arc;
 
-use sidestep_client::allocator::Allocator;
+use sidestep_client::allocator::{Allocator, Harvest};
 use sidestep_client::directory::Directory;
 use sidestep_client::operation::change::{Change, Changed};
 use sidestep_client::operation::get::{Found, Get};
 use sidestep_client::operation::outcome::{Verdict, effect_of, effect_of_timeout, may_release, verdict};
 use sidestep_client::operation::resolve::Resolve;
-use sidestep_client::operation::{Context, Operation, OperationError, PendingCas, Plan, Step, WriteIds};
+use sidestep_client::operation::{
+    Context, Hints, Operation, OperationError, PendingCas, Plan, Step, WriteIds,
+};
 use sidestep_common::fabric::sim::{QueuePairId, SimFabric};
 use sidestep_common::fabric::{
     Batch, BatchId, Completion, Effect, Fabric, Failure, FailureKind, Replies, Reply, Rights, VerbList,
@@ -34,6 +36,8 @@ enum Machine {
     Get(Get<'static>),
     Change(Change<'static>),
     Resolve(Resolve, Lost),
+    /// Before a call, of the client's own free maps.
+    Harvest(Harvest),
 }
 
 /// A CAS whose completion was lost.
@@ -85,6 +89,9 @@ pub(super) struct Client {
     directory: Arc<Directory>,
     allocator: Allocator,
     write_ids: WriteIds,
+    hints: Hints,
+    /// Before the next call free maps are read; blocks are used again after so long.
+    harvest_grace_ms: Option<u64>,
     machine: Option<Machine>,
     /// The call under way, with the number of its value.
     call: Option<(Call, u64)>,
@@ -111,6 +118,8 @@ impl Client {
             directory: Arc::new(Directory::from_bytes(&region.directory)),
             allocator: Allocator::new(),
             write_ids: WriteIds::new(session, 0),
+            hints: Hints::default(),
+            harvest_grace_ms: None,
             machine: None,
             call: None,
             plan: Plan::new(),
@@ -167,6 +176,7 @@ impl Client {
                 (if self.ask() == Some(Ask::Delete) { "delete" } else { "put" }, change.stage())
             }
             Some(Machine::Resolve(resolve, _)) => ("resolve", resolve.stage()),
+            Some(Machine::Harvest(harvest)) => ("harvest", harvest.stage()),
             None => match self.last {
                 Ask::Get => ("get", "start"),
                 Ask::Put => ("put", "mark"),
@@ -183,11 +193,39 @@ impl Client {
     pub(super) fn begin(&mut self, region: &Region, now_ms: u64, call: Call, value: u64) -> Event {
         self.call = Some((call, value));
         self.last = call.ask;
-        self.begin_anew(region, now_ms)
+        match self.look_for_memory(now_ms) {
+            Some(harvest) => {
+                self.machine = Some(Machine::Harvest(harvest));
+                self.step(region, now_ms, Replies::new()).unwrap_or(Event::Waits)
+            }
+            None => self.begin_anew(region, now_ms),
+        }
+    }
+
+    /// The next call looks for blocks that others have freed, and uses them again after that time.
+    pub(super) fn harvest_first(&mut self, grace_ms: u64) {
+        self.harvest_grace_ms = Some(grace_ms);
+    }
+
+    fn look_for_memory(&mut self, now_ms: u64) -> Option<Harvest> {
+        self.harvest_grace_ms?;
+        let classes = self.allocator.classes();
+        classes.into_iter().find_map(|class| self.allocator.harvest(class, u64::MAX, now_ms))
+    }
+
+    /// What has ripened is free.
+    fn ripen(&mut self, now_ms: u64) {
+        let Some(grace_ms) = self.harvest_grace_ms else { return };
+        for (class, purpose) in self.allocator.classes() {
+            // Where memory is used again at once, clocks stand still.
+            let late_ms = u64::from(grace_ms == 0);
+            self.allocator.ripen(class, purpose, grace_ms, now_ms + late_ms);
+        }
     }
 
     fn begin_anew(&mut self, region: &Region, now_ms: u64) -> Event {
         let Some((call, value)) = self.call else { return Event::Waits };
+        self.ripen(now_ms);
         let (key, seed) = (region.key(call.key), region.superblock.hash_seed);
         let change = |change: Option<Change<'static>>| {
             let Some(change) = change else { unreachable!("keys and values are short") };
@@ -257,7 +295,7 @@ impl Client {
     fn lost(&mut self, region: &Region, now_ms: u64, failure: Failure) -> Event {
         let is_out = self.batch.take().is_some();
         match self.machine.take() {
-            Some(Machine::Get(_)) => self.judge(&failure, Effect::No),
+            Some(Machine::Get(_) | Machine::Harvest(_)) => self.judge(&failure, Effect::No),
             Some(Machine::Change(mut change)) => {
                 let cas = change.pending_cas().filter(|_| is_out);
                 if may_release(is_out) {
@@ -285,6 +323,7 @@ impl Client {
             directory: &self.directory,
             allocator: &mut self.allocator,
             write_ids: &mut self.write_ids,
+            hints: &mut self.hints,
             now_ms: now_ms + self.ahead_ms,
         }
     }
@@ -349,7 +388,7 @@ impl Client {
             }
             // A CAS whose fate was being looked for stays what it was.
             Some(Machine::Resolve(..)) => Effect::Unknown,
-            Some(Machine::Get(_)) | None => Effect::No,
+            Some(Machine::Get(_) | Machine::Harvest(_)) | None => Effect::No,
         };
         self.end();
         if effect == Effect::No { End::Nothing } else { End::Unknown }
@@ -392,11 +431,17 @@ impl Client {
             directory: &self.directory,
             allocator: &mut self.allocator,
             write_ids: &mut self.write_ids,
+            hints: &mut self.hints,
             now_ms: now_ms + self.ahead_ms,
         };
         let mut torn = None;
         let step = match &mut self.machine {
             None => return Ok(Event::Waits),
+            Some(Machine::Harvest(harvest)) => {
+                // Its own clock tells the owner how long a block has ripened; that it jumps is for those who read.
+                context.now_ms = now_ms;
+                map(harvest.step(&mut context, &replies), |_| End::Nothing)
+            }
             Some(Machine::Get(get)) => map(get.step(&mut context, &replies), |found| {
                 let value = found.as_ref().map(|found| value_number(value_of(found, &replies)));
                 if value == Some(None) {
@@ -429,11 +474,22 @@ impl Client {
         Ok(match step {
             Step::Post(plan) => self.post(region, now_ms, plan),
             Step::Memory(class, purpose) => Event::Memory(class, purpose),
+            // This index grows by the story's rebuild alone, for which nobody waits.
+            Step::Grow(_) => {
+                if let Some(Machine::Change(mut change)) = self.machine.take() {
+                    change.release(&mut self.context(region, now_ms));
+                }
+                self.end();
+                Event::Ended(End::Refused(Context::BUCKET_FULL))
+            }
             Step::Pause => {
                 self.pauses = true;
                 Event::Pauses
             }
             Step::Done(result, silent) => {
+                if matches!(self.machine, Some(Machine::Harvest(_))) {
+                    return Ok(self.begin_anew(region, now_ms));
+                }
                 let was_resolving = matches!(self.machine, Some(Machine::Resolve(..)));
                 let end = match result {
                     Ok(end) => end,
@@ -510,6 +566,7 @@ fn map<T>(step: Step<T>, end: impl FnOnce(T) -> End) -> Step<End> {
     match step {
         Step::Post(plan) => Step::Post(plan),
         Step::Memory(class, purpose) => Step::Memory(class, purpose),
+        Step::Grow(report) => Step::Grow(report),
         Step::Pause => Step::Pause,
         Step::Done(result, silent) => Step::Done(result.map(end), silent),
     }

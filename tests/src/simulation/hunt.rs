@@ -20,6 +20,17 @@ use super::story::{Rebuild, Reuse, Story, delete, get, put};
 use super::violation::Promise;
 use super::world::World;
 
+/// Mistakes that no walk is made for; stories catch them. They are of what these worlds don't have: hundreds of uses of a
+/// block, audits, epochs (`client/src/allocator/tests.rs`, `client/src/upkeep/tests.rs`).
+pub const BY_STORIES: [Fault; 6] = [
+    Fault::ReusedBeyondVersions,
+    Fault::ReclaimedUnmarked,
+    Fault::AuditOfBlocksInHand,
+    Fault::AcknowledgedBeforeRefresh,
+    Fault::AcknowledgedBeforeMarks,
+    Fault::AcknowledgedUnresolved,
+];
+
 /// What became of a planted mistake.
 #[derive(Clone, Debug)]
 pub struct Hunted {
@@ -81,7 +92,7 @@ pub fn grounds() -> Vec<Task> {
         Story::of(vec![vec![delete(first)], vec![delete(first)], vec![put(first)]]).after(vec![put(first)]),
         Story::of(vec![vec![put(twin)], vec![put(first), delete(first)]]).after(vec![put(first)]),
     ];
-    // A rebuild that meets a deleted key and living ones, with one call in between; and another rebuild behind it.
+    // A rebuild that meets a deleted key and living ones, with one call in between.
     for (call, past) in [
         (get(first), vec![put(neighbour), delete(neighbour), put(first)]),
         (put(first), vec![put(first), delete(first)]),
@@ -89,9 +100,6 @@ pub fn grounds() -> Vec<Task> {
         let story = Story { rebuild: Some(Rebuild::One), ..Story::of(vec![vec![call]]) };
         stories.push(story.after(past));
     }
-    let again = Story { rebuild_again: true, ..Story::of(vec![vec![put(first)]]) };
-    let again = Story { rebuild: Some(Rebuild::One), ..again };
-    stories.push(again.after(vec![put(neighbour), delete(neighbour)]));
     for clients in [
         vec![vec![put(first)], vec![get(first)]],
         vec![vec![put(first), get(first)], vec![put(first), get(first)]],
@@ -125,6 +133,10 @@ pub fn grounds() -> Vec<Task> {
             }
         }
     }
+    // One rebuild behind another: memory of the first segment could be taken again.
+    let again = Story { rebuild_again: true, ..Story::of(vec![vec![put(first)]]) };
+    let again = Story { rebuild: Some(Rebuild::One), ..again };
+    walks.push(again.after(vec![put(neighbour), delete(neighbour)]));
     // A full bucket is sealed without any word becoming CLOSED.
     // Gets learn the new directory, whatever changes make of it.
     let full = vec![vec![get(neighbour), get(neighbour), put(neighbour)], vec![delete(neighbour)]];
@@ -163,16 +175,17 @@ pub fn grounds() -> Vec<Task> {
     tasks
 }
 
-/// Plants every mistake, one after the other, and looks for it. `tell` hears of each.
+/// Plants every mistake but those of [`BY_STORIES`], one after the other, and looks for it. `tell` hears of each.
 pub fn hunt_all(tell: &(dyn Fn(&Hunted) + Sync)) -> Vec<Hunted> {
     let grounds = grounds();
+    let faults: Vec<Fault> = Fault::ALL.iter().copied().filter(|fault| !BY_STORIES.contains(fault)).collect();
     let next = AtomicUsize::new(0);
     let all = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(fault) = Fault::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some(fault) = faults.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let hunted = hunt(*fault, &grounds);
                     tell(&hunted);
                     all.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(hunted);

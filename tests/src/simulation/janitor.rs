@@ -35,6 +35,7 @@ pub(super) struct Janitor {
     current: Option<(Machine, NewSegments)>,
     /// Slots that come before those that matter.
     fillers: usize,
+    is_building: bool,
 }
 
 impl Janitor {
@@ -52,11 +53,17 @@ impl Janitor {
             segments: Segments::of_directory(words, geometry.segment_count),
             current: None,
             fillers: usize::from(story.fillers),
+            is_building: false,
         }
     }
 
     pub(super) fn is_done(&self) -> bool {
         self.left == 0 && self.current.is_none()
+    }
+
+    /// What its last step changed nobody knows of yet.
+    pub(super) const fn is_building(&self) -> bool {
+        self.is_building
     }
 
     /// Takes the next step.
@@ -73,14 +80,26 @@ impl Janitor {
             self.begin(region);
         }
         let Some((rebuild, taken)) = &mut self.current else { return Ok(()) };
+        let slots = self.index.slots();
         let count = match rebuild.phase() {
-            Phase::Look(at) | Phase::Unseal(at) => slots_together(at % self.index.slots(), self.fillers),
+            Phase::Look(at) => slots_together(at, self.fillers),
+            Phase::Unseal(at) if at / slots == half_of_first(region, rebuild) => {
+                slots_together(at % slots, self.fillers)
+            }
+            Phase::Unseal(at) => slots - at % slots,
+            Phase::Publish(at) => entries_together(region, rebuild, at),
             // Nobody knows of the new segments.
             Phase::Build(_) | Phase::Seal(_) => STEP_WORDS,
-            Phase::Headers(_) | Phase::Publish(_) | Phase::Mark(_) | Phase::Done => 1,
+            Phase::Headers(_) | Phase::Mark(_) | Phase::Done => 1,
         };
+        self.is_building = matches!(rebuild.phase(), Phase::Build(_));
+        let is_alone = rebuild.phase() == Phase::Look(self.fillers);
         let mut words = RegionWords { region, book, footprint, violation: None };
         let Ok(()) = rebuild.step(&mut words, count);
+        // One slot is left alone between the look and the seal.
+        while matches!(rebuild.phase(), Phase::Seal(_)) && !is_alone {
+            let Ok(()) = rebuild.step(&mut words, count);
+        }
         let violation = words.violation;
         if rebuild.is_done() {
             let (old, new) = (rebuild.old_word().segment, rebuild.new_words());
@@ -106,6 +125,22 @@ impl Janitor {
         };
         self.current = Some((rebuild, taken));
     }
+}
+
+/// The new segment of the first key.
+fn half_of_first(region: &Region, rebuild: &Machine) -> usize {
+    let run = rebuild.run();
+    let entry = region.hash(Key::First).directory_index(region.superblock.geometry.directory_bits) as u32;
+    (entry - run.first) as usize * rebuild.new_words().count() / run.count as usize
+}
+
+/// Entries from number `at` of the run on, up to one that keys of stories have.
+fn entries_together(region: &Region, rebuild: &Machine, at: usize) -> usize {
+    let bits = region.superblock.geometry.directory_bits;
+    let entries = [Key::First, Key::Twin, Key::Neighbour, Key::Elsewhere]
+        .map(|key| region.hash(key).directory_index(bits) as usize)
+        .map(|entry| entry.wrapping_sub(rebuild.run().first as usize));
+    entries.into_iter().filter(|entry| *entry >= at).min().map_or(STEP_WORDS, |entry| entry + 1 - at)
 }
 
 /// Slots from `at` on that are done in one step: fillers together, then some alone, then the rest of the bucket.

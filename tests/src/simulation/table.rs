@@ -6,7 +6,7 @@ use super::coverage::{Coverage, Stage};
 use super::fault::Befall;
 
 /// Every operation and step.
-pub const STAGES: [Stage; 19] = [
+pub const STAGES: [Stage; 20] = [
     ("get", "bucket"),
     ("get", "directory"),
     ("get", "sealed"),
@@ -26,6 +26,7 @@ pub const STAGES: [Stage; 19] = [
     ("delete", "replace"),
     ("delete", "mark"),
     ("resolve", "slot"),
+    ("harvest", "free maps"),
 ];
 
 /// Why that can't befall an operation in that step; `None` if it can.
@@ -35,7 +36,7 @@ pub fn impossible((operation, step): Stage, befall: Befall) -> Option<&'static s
         return Some(if asks_for_memory { "no verb is out" } else { "wants no memory" });
     }
     let reads_words = matches!(step, "bucket" | "blocks" | "rival");
-    let reads = reads_words || matches!(step, "directory" | "sealed" | "slot");
+    let reads = reads_words || matches!(step, "directory" | "sealed" | "slot" | "free maps");
     match befall {
         // A restart ends the region, and a rebuild of it too; the simulator has either.
         Befall::Restart if step == "sealed" => Some("no restart within a rebuild"),

@@ -37,8 +37,6 @@ struct Limits {
 struct Derived {
     /// Share of the block pool that was granted, in percent.
     granted_percent: Option<f64>,
-    /// Bytes that can still be granted.
-    grantable_bytes: u64,
     /// Bytes of the region that are no block pool: superblock, directory, index.
     index_bytes: u64,
     /// CPU time of the server since its start, as a share of one core, in percent.
@@ -48,11 +46,9 @@ struct Derived {
 impl Derived {
     fn of(server: &ServerStatistics) -> Self {
         let percent = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64 * 100.0);
-        let pool_bytes = server.block_pool_bytes.saturating_sub(server.reserve_bytes);
         let cpu_us = server.cpu_user_us.saturating_add(server.cpu_system_us);
         Self {
             granted_percent: percent(server.granted_bytes, server.block_pool_bytes),
-            grantable_bytes: pool_bytes.saturating_sub(server.granted_bytes),
             index_bytes: server.region_bytes.saturating_sub(server.block_pool_bytes),
             cpu_percent: percent(cpu_us, server.uptime_ms.saturating_mul(1000)),
         }
@@ -100,10 +96,30 @@ fn text(stats: &Stats) -> String {
     line("admin", limits.admin.clone().unwrap_or_else(|| "off".into()));
     line("region", bytes(server.region_bytes));
     line("  index", format!("{} in {} segments", bytes(derived.index_bytes), server.segment_count));
+    line(
+        "    serving",
+        format!(
+            "{} segments of at most {}, {} retired",
+            server.segments_serving, server.segments_serving_max, server.segments_retired
+        ),
+    );
+    line(
+        "    rebuilds",
+        format!("{} since the start, {} of them into two", server.rebuilds_total, server.splits_total),
+    );
     line("  block pool", bytes(server.block_pool_bytes));
     line("    granted", format!("{}, {}", bytes(server.granted_bytes), percent(derived.granted_percent)));
-    line("    still to be granted", bytes(derived.grantable_bytes));
+    line("    of no class", bytes(server.free_bytes));
     line("    kept for deletes", bytes(server.reserve_bytes));
+    line(
+        "    chunks of nobody",
+        format!("{}, and {} that wait for a sweep", server.ownerless_chunks, server.orphan_chunks),
+    );
+    line(
+        "    sweeps",
+        format!("{} since the start, {} chunks swept", server.sweeps_total, server.swept_chunks_total),
+    );
+    line("epoch", format!("{}, acknowledged by all: {}", server.epoch, server.quiesced_epoch));
     line(
         "sessions",
         format!(
@@ -168,12 +184,7 @@ mod tests {
             cpu_system_us: 1500,
             ..ServerStatistics::default()
         };
-        let derived = Derived {
-            granted_percent: Some(25.0),
-            grantable_bytes: 500,
-            index_bytes: 200,
-            cpu_percent: Some(25.0),
-        };
+        let derived = Derived { granted_percent: Some(25.0), index_bytes: 200, cpu_percent: Some(25.0) };
         assert_eq!(Derived::of(&server), derived);
     }
 
@@ -181,7 +192,7 @@ mod tests {
     #[test]
     fn nothing_wraps_and_nothing_is_divided_by_zero() {
         let none = Derived::of(&ServerStatistics::default());
-        assert_eq!((none.granted_percent, none.cpu_percent, none.grantable_bytes), (None, None, 0));
+        assert_eq!((none.granted_percent, none.cpu_percent), (None, None));
         let odd = ServerStatistics {
             granted_bytes: u64::MAX,
             cpu_user_us: u64::MAX,
@@ -189,7 +200,7 @@ mod tests {
             uptime_ms: u64::MAX,
             ..ServerStatistics::default()
         };
-        assert_eq!(Derived::of(&odd).grantable_bytes, 0);
+        assert_eq!(Derived::of(&odd).index_bytes, 0);
     }
 
     #[test]

@@ -2,14 +2,17 @@
 //! `resolve`, as a session applies them.
 
 use sidestep_common::fabric::{Effect, Failure, FailureKind};
+use sidestep_common::layout::SlotState;
 use sidestep_common::planted::{Fault, is_planted};
+use sidestep_common::wire::DirectoryChanges;
 
+use super::super::acknowledge::{Acknowledge, may_begin};
 use super::super::outcome::{Verdict, effect_of, effect_of_timeout, may_release, verdict};
 use super::super::resolve::Resolve;
 use super::super::{Action, Operation, PendingCas, PlannedVerb, Step};
 use super::history::{Event, Model, apply, is_linearizable};
 use super::interleaving::setups;
-use super::world::{Actor, Answer, Call, Running, World, alone};
+use super::world::{Actor, Answer, Call, Running, World, alone, perform};
 
 /// What becomes of the CAS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,4 +206,41 @@ pub(super) fn what_was_lost_is_never_guessed() {
             }
         }
     }
+}
+
+/// A put's connection is lost with its CAS out, and the old queue pair is fenced; the session has another one. Meanwhile an
+/// epoch is raised. As long as the session does not know what became of its CAS it does not begin to acknowledge: others
+/// could use blocks again until the slot holds the very word that the CAS expected, or puts in, and it would learn the fate of
+/// another's.
+#[test]
+pub(super) fn a_swap_out_holds_back_the_epoch() {
+    let (mut world, mut actor, mut rival) = (World::new(), Actor::new(1), Actor::new(2));
+    alone(&mut world, &mut rival, Call::Put(KEY, b"old"));
+    let block_of = |world: &World| {
+        let words = world.slot_words(KEY);
+        let SlotState::Live(block) = words[0].state() else { panic!("{words:?}") };
+        (words[0], block)
+    };
+    let (expected, block) = block_of(&world);
+    let mut put = Running::new(Call::Put(KEY, b"new"));
+    while put.pending_cas().is_none() {
+        put.verb(&mut world, &mut actor);
+    }
+    let cas = put.pending_cas().expect("its CAS is out");
+    assert_eq!(cas.expected, expected.bits());
+    // It takes effect behind the session's back, and is overwritten.
+    let action = Action::CompareSwap { expected: cas.expected, desired: cas.desired };
+    world.execute(&PlannedVerb { subject: "slot", remote: cas.slot, action }, (&[], &[]));
+    world.audit_off();
+    alone(&mut world, &mut rival, Call::Put(KEY, b"newer"));
+    let is_acknowledged = may_begin(true);
+    if is_acknowledged {
+        assert_eq!(perform(&mut world, &mut actor, &mut Acknowledge::new(2, DirectoryChanges::All)), Ok(2));
+        // Now the first block's versions may come round.
+        rival.allocator.reuse_next(block);
+        alone(&mut world, &mut rival, Call::Put(KEY, b"newest"));
+    }
+    // "No" would be wrong, and so would a second try.
+    assert_eq!(perform(&mut world, &mut actor, &mut Resolve::new(cas)), Ok(Effect::Unknown));
+    assert!(!is_acknowledged);
 }

@@ -106,10 +106,11 @@ fn a_full_bucket_refuses_new_keys_only() {
     world.check_bucket(b"full");
 }
 
-/// A refused put's block is used by the next one: refusals leak nothing.
+/// The block of a put that a full bucket refuses, and of one that was overwritten before it won, is used by the next one:
+/// nothing leaks.
 #[test]
 pub(super) fn a_block_that_was_not_published_is_used_again() {
-    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    let (mut world, mut actor, mut rival) = (World::new(), Actor::new(1), Actor::new(2));
     let keys = colliding(&world, b"full", 32, false);
     for key in &keys[..31] {
         alone(&mut world, &mut actor, Call::Put(key, b"v"));
@@ -119,8 +120,18 @@ pub(super) fn a_block_that_was_not_published_is_used_again() {
     actor.allocator.give_back(next);
     for _ in 0..5 {
         alone(&mut world, &mut actor, Call::Put(&keys[31], b"v"));
+        let mut loses = Running::new(Call::Put(&keys[0], b"v"));
+        while loses.pending_cas().is_none() {
+            loses.verb(&mut world, &mut actor);
+        }
+        alone(&mut world, &mut rival, Call::Put(&keys[0], b"rival"));
+        while !loses.is_over() {
+            loses.verb(&mut world, &mut actor);
+        }
+        assert_eq!(loses.answer, Some(Answer::Stored));
     }
     assert_eq!(actor.allocator.allocate(class, General), Some(next));
+    assert_eq!(world.reports.len(), 5, "each time the server was told");
 }
 
 /// A put loses its CAS. To a blind word: it was overwritten the moment it happened, and is done. To a word whose

@@ -205,6 +205,12 @@ impl Client {
                         return Ended::OutOfMemory;
                     }
                 }
+                // This index never grows.
+                Step::Grow(_) => {
+                    self.recycle(std::mem::take(&mut replies));
+                    self.release(operation);
+                    return Ended::Error(Context::BUCKET_FULL);
+                }
                 Step::Pause => {
                     self.recycle(std::mem::take(&mut replies));
                     // Nothing that is still to come would be worth the wait: the deadline passes.

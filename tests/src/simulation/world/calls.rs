@@ -60,14 +60,12 @@ impl World<'_> {
         self.after(me, Ok(event), footprint);
     }
 
-    /// The owner of chunks looks for blocks that are free: what reclamation will do.
+    /// The owner of chunks looks for blocks that were freed, where there are any.
     pub(super) fn harvest(&mut self, me: usize, footprint: &mut Footprint) {
-        let grace_ms = if self.story.reuse == Reuse::AtOnce { 0 } else { GRACE_MS };
-        let free = self.book.harvest(me, self.now_ms, grace_ms, &self.region.node);
-        let allocator = self.actors[me].client.allocator();
-        for block in free {
-            let version = block.version.next();
-            allocator.reuse_next(BlockRef { version, ..block });
+        if let Some(grace_ms) = self.grace_ms()
+            && self.book.is_worth_a_harvest(me)
+        {
+            self.actors[me].client.harvest_first(grace_ms);
         }
         let maps = self.book.chunks_of(me).into_iter().map(|(chunk, _)| (chunk, 64));
         footprint.reads.extend(maps);

@@ -115,19 +115,18 @@ impl World<'_> {
         let block_count = chunk_shape(class).block_count;
         let first = if story.scarce { used.max(block_count - 1) } else { used };
         let first_version = Version(story.first_version);
-        // Blocks with a version wait for a harvest, which these worlds do without.
-        let known = if first_version == Version::FIRST { first } else { block_count };
+        let next =
+            if first_version == Version::FIRST { first } else { block_count.min(first + BLOCKS_USED_MAX) };
         let before = first_version.0.wrapping_sub(1).max(1);
+        let version = |index: u32| if index < used { first_version.0 } else { before };
         let chunk = Offset(grant.offset);
-        let grant = ChunkGrant { versions: vec![before; known as usize], ..grant };
+        let grant = ChunkGrant { versions: (0..next).map(version).collect(), ..grant };
         let added = client.allocator().add(&region.superblock.geometry, &grant, purpose);
         assert!(added.is_ok(), "the region has room for every chunk of a story: {added:?}");
-        if known == block_count {
-            // The first one is to be the next.
-            for index in (first..block_count.min(first + BLOCKS_USED_MAX)).rev() {
-                let block = BlockPlace { chunk, index }.block(class, first_version);
-                client.allocator().reuse_next(block);
-            }
+        // Those of another first version; the first one is to be the next.
+        for index in (first..next).rev() {
+            let block = BlockPlace { chunk, index }.block(class, first_version);
+            client.allocator().reuse_next(block);
         }
     }
 

@@ -20,7 +20,7 @@ use sidestep_client::directory::Directory;
 use sidestep_client::operation::OperationError;
 use sidestep_common::fabric::sim::{Loss, QueuePairId, Step as NetStep, Touch, WayBack};
 use sidestep_common::layout::{
-    BlockPlace, BlockRef, CHUNK_BYTES, Offset, SLOTS_PER_BUCKET, SizeClass, Version, chunk_shape,
+    BlockPlace, CHUNK_BYTES, Offset, SLOTS_PER_BUCKET, SizeClass, Version, chunk_shape,
 };
 use sidestep_common::planted::{Fault, is_planted};
 use sidestep_common::wire::{ChunkGrant, ChunkPurpose};
@@ -191,10 +191,21 @@ impl<'r> World<'r> {
             self.violation.get_or_insert(Violation::new(Promise::Fence, detail));
         }
         let region = self.region;
+        self.book.now_ms = self.now_ms;
+        self.book.grace_ms = self.grace_ms();
         if let Err(violation) = self.book.touched(owner, &touch, region) {
             self.violation.get_or_insert(violation);
         }
         Some(touch)
+    }
+
+    /// After how long blocks are used again.
+    fn grace_ms(&self) -> Option<u64> {
+        match self.story.reuse {
+            Reuse::Never => None,
+            Reuse::AtOnce => Some(0),
+            _ => Some(GRACE_MS),
+        }
     }
 
     /// Back to the beginning. `seed` is for where verbs tear.
@@ -280,7 +291,8 @@ impl<'r> World<'r> {
             Choice::Janitor => {
                 if let Some(janitor) = &mut self.janitor {
                     let seen = janitor.step(self.region, &mut self.book, &mut footprint);
-                    self.changes += 1;
+                    // Whoever waits looks again when there is something else to see.
+                    self.changes += u64::from(!janitor.is_building() && !footprint.writes.is_empty());
                     if let Err(violation) = seen {
                         self.violation.get_or_insert(violation);
                     }
