@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sidestep_common::layout::{
     AtomicityDomain, BUCKET_BYTES, BUCKETS_PER_SEGMENT, BucketHeader, DirectoryWord, Geometry, Offset,
-    Superblock, TICK_OFFSET,
+    SPARE_SUPERBLOCK_OFFSET, Superblock, TICK_OFFSET,
 };
 use sidestep_common::memory::{AccessError, WordMemory};
 
@@ -15,10 +15,6 @@ use sidestep_common::memory::{AccessError, WordMemory};
 const FIRST_GENERATION: u32 = 1;
 /// Fewer segments than this a thread are not worth the thread.
 const SEGMENTS_PER_THREAD_MIN: u64 = 1024;
-
-/// Where a second copy of the superblock lies, for whoever takes a kept region over: a crash while one is written leaves the
-/// other.
-pub const SPARE_SUPERBLOCK_OFFSET: Offset = Offset(512);
 
 /// Writes both copies of the superblock, the one that clients read last.
 ///

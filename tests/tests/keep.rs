@@ -129,7 +129,10 @@ fn what_does_not_fit_is_never_taken_over() {
     bad[4096..4104].fill(0xff);
     std::fs::write(&file, &bad).expect("it can be written");
     let (code, said) = refused(&shelf.0, &["-m", "32M"]);
-    assert!(code != Some(0) && said.contains("damaged") && said.contains("nothing of it"), "{code:?}: {said}");
+    assert!(
+        code != Some(0) && said.contains("damaged") && said.contains("nothing of it"),
+        "{code:?}: {said}"
+    );
     assert!(std::fs::read(&file).expect("the region") == bad, "it was changed");
     std::fs::write(&file, &good).expect("it can be written");
 

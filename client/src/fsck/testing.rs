@@ -1,8 +1,8 @@
 //! What tests of this folder share: a small region in memory, laid out as a server does and filled by real operations.
 
 use sidestep_common::layout::{
-    AtomicityDomain, BUCKET_BYTES, BlockRef, Bucket, Geometry, Offset, SEGMENT_BYTES, SlotState, SlotWord,
-    Superblock,
+    AtomicityDomain, BUCKET_BYTES, BlockRef, Bucket, Geometry, Offset, SEGMENT_BYTES,
+    SPARE_SUPERBLOCK_OFFSET, SlotState, SlotWord, Superblock,
 };
 use sidestep_common::wire::GrantHolder;
 
@@ -70,7 +70,9 @@ impl Region {
         let mut bytes = vec![0; world.superblock.geometry.region_bytes as usize];
         world.memory.read(Offset(0), &mut bytes).unwrap();
         let encoded = world.superblock.encode();
-        bytes[..encoded.len()].copy_from_slice(&encoded);
+        for at in [0, SPARE_SUPERBLOCK_OFFSET.0 as usize] {
+            bytes[at..][..encoded.len()].copy_from_slice(&encoded);
+        }
         Self { bytes, facts: facts(world) }
     }
 

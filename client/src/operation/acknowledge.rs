@@ -83,7 +83,9 @@ impl Acknowledge {
 fn runs(changes: &DirectoryChanges, entries: u64) -> Vec<DirectoryRun> {
     let all = [DirectoryRun { first: 0, count: u32::try_from(entries).unwrap_or(u32::MAX) }];
     let changed = match changes {
-        DirectoryChanges::Runs(runs) if runs.iter().map(|run| u64::from(run.count)).sum::<u64>() <= entries => {
+        DirectoryChanges::Runs(runs)
+            if runs.iter().map(|run| u64::from(run.count)).sum::<u64>() <= entries =>
+        {
             runs
         }
         DirectoryChanges::Runs(_) | DirectoryChanges::All => &all[..],

@@ -37,7 +37,8 @@ pub use geometry::{Geometry, GeometryError, REGION_BYTES_MAX, REGION_BYTES_MIN};
 pub use size_class::{BLOCK_UNIT_BYTES, SizeClass};
 pub use slot::{BlockRef, SlotState, SlotWord, Tag, Version};
 pub use superblock::{
-    AtomicityDomain, FORMAT_VERSION, SUPERBLOCK_BYTES, Superblock, SuperblockError, TICK_OFFSET,
+    AtomicityDomain, FORMAT_VERSION, SPARE_SUPERBLOCK_OFFSET, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+    TICK_OFFSET,
 };
 
 /// A place in the region, in bytes from its start.

@@ -22,12 +22,13 @@ use std::collections::BTreeMap;
 use sidestep_common::hash::KeyHash;
 use sidestep_common::layout::{
     AtomicityDomain, BLOCK_HEADER_BYTES, BUCKET_BYTES, BUCKET_HEADER_BYTES, BUCKETS_PER_SEGMENT, Block,
-    BlockPlace, BlockRef, Bucket, BucketHeader, DirectoryWord, Geometry, Offset, SLOTS_PER_BUCKET, SizeClass,
-    SlotState, SlotWord, Superblock, SuperblockError, TICK_OFFSET, chunk_shape,
+    BlockPlace, BlockRef, Bucket, BucketHeader, DirectoryWord, Geometry, Offset, SLOTS_PER_BUCKET,
+    SPARE_SUPERBLOCK_OFFSET, SizeClass, SlotState, SlotWord, Superblock, SuperblockError, TICK_OFFSET,
+    chunk_shape,
 };
 use sidestep_common::memory::{AccessError, WordMemory};
 
-use crate::region::{SPARE_SUPERBLOCK_OFFSET, write_superblock};
+use crate::region::write_superblock;
 
 /// A region can't be taken over. It is as it was.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

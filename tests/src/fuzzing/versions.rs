@@ -13,10 +13,7 @@ pub(super) enum VersionsSpec {
     /// The first blocks have these.
     These(Vec<u8>),
     /// So many blocks have this one.
-    Many {
-        count: u16,
-        version: u8,
-    },
+    Many { count: u16, version: u8 },
 }
 
 impl VersionsSpec {

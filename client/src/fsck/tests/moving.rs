@@ -10,7 +10,7 @@ use std::time::Duration;
 use sidestep_common::hash::KeyHash;
 use sidestep_common::layout::{
     BUCKET_BYTES, BUCKETS_PER_SEGMENT, Block, BlockPlace, BucketHeader, CHUNK_BYTES, DirectoryWord, Offset,
-    SLOTS_PER_BUCKET, SizeClass, SlotState, SlotWord, Superblock, Version,
+    SLOTS_PER_BUCKET, SPARE_SUPERBLOCK_OFFSET, SizeClass, SlotState, SlotWord, Superblock, Version,
 };
 use sidestep_common::wire::{ChunkPurpose, GrantPage};
 
@@ -165,11 +165,14 @@ impl RegionSource for Moving {
                 self.maybe_step();
                 let at = start + (word.start - piece.start) as usize;
                 let bytes = &mut into[at..][..(word.end - word.start) as usize];
-                if word.start < 104 {
-                    let encoded = self.world.superblock.encode();
-                    bytes.copy_from_slice(&encoded[word.start as usize..word.end as usize]);
-                } else {
-                    self.world.memory.read(Offset(word.start), bytes).unwrap();
+                let encoded = self.world.superblock.encode();
+                let copies = [0, SPARE_SUPERBLOCK_OFFSET.0].map(|start| start..start + encoded.len() as u64);
+                match copies.iter().find(|copy| copy.contains(&word.start)) {
+                    Some(copy) => {
+                        let range = (word.start - copy.start) as usize..(word.end - copy.start) as usize;
+                        bytes.copy_from_slice(&encoded[range]);
+                    }
+                    None => self.world.memory.read(Offset(word.start), bytes).unwrap(),
                 }
             }
         }

@@ -80,17 +80,35 @@ pub(super) struct PulseSpec {
 #[derive(Arbitrary, Debug)]
 pub(super) enum AuditSpec {
     /// Of the chunk of that number: whether all of its blocks, but for those said, are reached.
-    Chunk { number: u8, all: bool, but: Vec<u16> },
-    Any { offset: u64, reached: Vec<u8> },
+    Chunk {
+        number: u8,
+        all: bool,
+        but: Vec<u16>,
+    },
+    Any {
+        offset: u64,
+        reached: Vec<u8>,
+    },
 }
 
 #[derive(Arbitrary, Debug)]
 pub(super) enum GrantSpec {
     /// What a server would grant: the chunk of that number, of the class that was asked for last.
-    Good { number: u8, versions: VersionsSpec },
+    Good {
+        number: u8,
+        versions: VersionsSpec,
+    },
     /// The same, of another class, or with too many versions.
-    Odd { number: u8, class: u8, versions: VersionsSpec },
-    Any { offset: u64, class: u8, versions: VersionsSpec },
+    Odd {
+        number: u8,
+        class: u8,
+        versions: VersionsSpec,
+    },
+    Any {
+        offset: u64,
+        class: u8,
+        versions: VersionsSpec,
+    },
 }
 
 /// The superblock of a region of that size.
@@ -150,7 +168,8 @@ impl PulseSpec {
             Some(runs) => {
                 let run = |(first, count): &(u16, u32)| {
                     // Now and then beyond any directory.
-                    let first = if *first < 0xff00 { u32::from(*first) } else { u32::MAX - u32::from(*first) };
+                    let first =
+                        if *first < 0xff00 { u32::from(*first) } else { u32::MAX - u32::from(*first) };
                     DirectoryRun { first, count: *count }
                 };
                 DirectoryChanges::Runs(runs.iter().map(run).collect())

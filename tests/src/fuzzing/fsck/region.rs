@@ -6,8 +6,8 @@ use arbitrary::Arbitrary;
 use sidestep_common::hash::KeyHash;
 use sidestep_common::layout::{
     AtomicityDomain, BUCKET_BYTES, BlockHeader, BlockMeta, BlockPlace, BlockRef, BucketHeader, DirectoryWord,
-    Geometry, Offset, REGION_BYTES_MIN, SEGMENT_BYTES, SLOTS_PER_BUCKET, SizeClass, SlotWord, Superblock,
-    Version, WriteId, chunk_shape, free_map_offset,
+    Geometry, Offset, REGION_BYTES_MIN, SEGMENT_BYTES, SLOTS_PER_BUCKET, SPARE_SUPERBLOCK_OFFSET, SizeClass,
+    SlotWord, Superblock, Version, WriteId, chunk_shape, free_map_offset,
 };
 
 /// As small as can be: what is never touched is read too.
@@ -210,7 +210,9 @@ fn fresh() -> (Superblock, Vec<u8>) {
     let (incarnation, domain) = (1, AtomicityDomain::Cpu);
     let superblock = Superblock { geometry, incarnation, hash_seed: SEED, domain, grace_ms: 1000 };
     let mut region = Region { superblock, bytes: vec![0; REGION_BYTES as usize] };
-    region.put_bytes(0, &superblock.encode());
+    for at in [Offset(0), SPARE_SUPERBLOCK_OFFSET] {
+        region.put_bytes(at.0, &superblock.encode());
+    }
     let depth = geometry.directory_bits;
     for prefix in 0..geometry.directory_entries() as u32 {
         let word = DirectoryWord { segment: prefix, generation: FIRST_GENERATION, depth };

@@ -146,8 +146,10 @@ impl Client {
         let Step::Done(Ok(effect), mark) = self.step(&mut resolve, &replies) else {
             panic!("then it is known")
         };
-        if effect == Effect::Yes {
-            self.watch.won(cas);
+        match effect {
+            Effect::Yes => self.watch.won(cas),
+            Effect::No => self.watch.not_published(),
+            Effect::Unknown => {}
         }
         assert!(mark.is_none() || effect == Effect::Yes, "a mark of a block that may still be in use");
         self.recycle(replies);
@@ -204,12 +206,6 @@ impl Client {
                         self.release(operation);
                         return Ended::OutOfMemory;
                     }
-                }
-                // This index never grows.
-                Step::Grow(_) => {
-                    self.recycle(std::mem::take(&mut replies));
-                    self.release(operation);
-                    return Ended::Error(Context::BUCKET_FULL);
                 }
                 Step::Pause => {
                     self.recycle(std::mem::take(&mut replies));

@@ -180,6 +180,13 @@ impl Watch {
         self.call.unlinked = Some(SlotWord::from_bits(cas.expected));
     }
 
+    /// The fate of the call's CAS is known: its block is named by nothing, and may be written again.
+    pub(super) fn not_published(&mut self) {
+        if let Some(block) = self.call.written {
+            self.out_of_hand.remove(&block.offset);
+        }
+    }
+
     /// The call's block may be published, and nobody knows.
     pub(super) fn in_limbo(&mut self) {
         if let Some(block) = self.call.written {
