@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sidestep_common::fabric::{Fabric, Reply};
 use sidestep_common::layout::{SizeClass, Superblock};
-use sidestep_common::wire::{BucketReport, ChunkGrant, ChunkPurpose, Request, Response, Welcome};
+use sidestep_common::wire::{BucketReport, ChunkGrant, ChunkPurpose, Pulse, Request, Response, Welcome};
 
 use crate::Error;
 use crate::allocator::Allocator;
@@ -79,6 +79,23 @@ impl Channel {
     pub fn get_memory(&mut self, class: SizeClass, purpose: ChunkPurpose) -> Result<(), Error> {
         let deadline = Deadline::after(self.patience);
         self.ground.as_mut().expect("a session").ask_memory(class, purpose, deadline)
+    }
+
+    /// The newest pulse that was said unasked and not taken yet.
+    pub fn take_notice(&self) -> Option<Pulse> {
+        self.control.news.take().pulse.map(|heard| heard.pulse)
+    }
+
+    /// Reports a bucket; says whether its segment will be rebuilt.
+    ///
+    /// # Errors
+    /// [`Error`], as an insert's that finds no room.
+    ///
+    /// # Panics
+    /// If the session was not entered.
+    pub fn report_bucket(&mut self, report: BucketReport) -> Result<bool, Error> {
+        let deadline = Deadline::after(self.patience);
+        self.ground.as_mut().expect("a session").report_bucket(report, deadline)
     }
 
     /// The session's block memory.

@@ -78,12 +78,17 @@ impl Acknowledge {
     }
 }
 
-/// The runs to be read, in pieces that a READ may have; what is no entry is left out.
+/// The runs to be read, in pieces that a READ may have; what is no entry is left out. Runs that come to more than the
+/// directory are no help: then all of it is read, once.
 fn runs(changes: &DirectoryChanges, entries: u64) -> Vec<DirectoryRun> {
     let all = [DirectoryRun { first: 0, count: u32::try_from(entries).unwrap_or(u32::MAX) }];
     let changed = match changes {
-        DirectoryChanges::Runs(runs) => runs,
-        DirectoryChanges::All => &all[..],
+        DirectoryChanges::Runs(runs)
+            if runs.iter().map(|run| u64::from(run.count)).sum::<u64>() <= entries =>
+        {
+            runs
+        }
+        DirectoryChanges::Runs(_) | DirectoryChanges::All => &all[..],
     };
     let mut pieces = Vec::new();
     for run in changed {

@@ -15,6 +15,8 @@
 //! ```
 
 mod bell;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod growth;
 pub mod policy;
 pub mod rebuild;

@@ -95,7 +95,8 @@ impl BlockPool {
     }
 
     /// The versions with which the blocks of an ended session's chunk can be used again. Those that the index reaches keep
-    /// theirs. The others get one above what their header and their byte of the map say, and are marked free with it.
+    /// theirs. Of the others, one whose header and byte of the map say the same has it, and is free: most were never used, and
+    /// need no mark. The rest get one above what header and byte say, and are marked free with it.
     fn adoptable_versions(&self, chunk: &CutUp, reached: impl Fn(u32) -> Option<Version>) -> (Vec<u8>, u32) {
         let (offset, class) = (Offset(chunk.offset), chunk.class);
         let map = self.maps.read(offset, class);
@@ -104,7 +105,11 @@ impl BlockPool {
             if let Some(version) = reached(block) {
                 return version.0;
             }
-            let mut version = self.maps.header_version(offset, class, block).0.wrapping_add(1);
+            let header = self.maps.header_version(offset, class, block).0;
+            if header == mark {
+                return mark;
+            }
+            let mut version = header.wrapping_add(1);
             if version == mark {
                 version = version.wrapping_add(1);
             }
@@ -112,7 +117,10 @@ impl BlockPool {
             found += 1;
             version
         });
-        (versions.collect(), found)
+        let mut versions: Vec<u8> = versions.collect();
+        // Behind the end they are 0, whether said or not.
+        versions.truncate(versions.iter().rposition(|version| *version != 0).map_or(0, |last| last + 1));
+        (versions, found)
     }
 
     /// Marks blocks of a chunk of nobody that the index does not reach though they weren't marked; returns how many.

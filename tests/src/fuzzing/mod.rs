@@ -31,6 +31,7 @@ mod pieces;
 pub mod superblock;
 pub mod tcp_request_frame;
 pub mod tcp_response_frame;
+mod versions;
 
 /// A fuzz target.
 #[derive(Clone, Copy, Debug)]

@@ -4,11 +4,16 @@ use arbitrary::Arbitrary;
 use sidestep_common::fabric::{Commits, FabricKind, Join, SessionId, Ticket};
 use sidestep_common::layout::{AtomicityDomain, Geometry, SizeClass, Superblock, chunk_shape};
 use sidestep_common::wire::{
-    ChunkGrant, Pulse, Refusal, RefusalCode, Response, ServerStatistics, Welcome, decode, encode, read_frame,
+    AuditedChunk, ChunkGrant, DirectoryChanges, DirectoryRun, Pulse, Refusal, RefusalCode, Response,
+    ServerStatistics, Welcome, decode, encode, read_frame,
 };
+
+use super::super::versions::VersionsSpec;
 
 /// Of the region that the server has, if it says nothing else.
 pub(super) const REGION_BYTES: u64 = 64 << 20;
+/// Bits for as many blocks as are ever taken here.
+const AUDITED_BYTES: usize = 32;
 
 /// What the server says, in this order, whatever it is asked.
 #[derive(Arbitrary, Debug)]
@@ -23,10 +28,7 @@ pub(super) enum Answer {
         code: u8,
         message: String,
     },
-    Heartbeat {
-        epoch: u64,
-        draining: bool,
-    },
+    Heartbeat(PulseSpec),
     Chunks(Vec<GrantSpec>),
     ChunksReturned,
     Rejoined {
@@ -40,6 +42,10 @@ pub(super) enum Answer {
         numbers: [u64; 2],
     },
     Goodbye,
+    /// Said unasked.
+    Notice(PulseSpec),
+    BucketReported,
+    Audited(Vec<AuditSpec>),
     /// Bytes with the right length in front of them.
     Framed(Vec<u8>),
     Raw(Vec<u8>),
@@ -59,25 +65,49 @@ pub(super) enum SuperblockSpec {
     Raw(Vec<u8>),
 }
 
-#[derive(Arbitrary, Clone, Copy, Debug)]
+#[derive(Arbitrary, Debug)]
+pub(super) struct PulseSpec {
+    epoch: u8,
+    quiesced: u64,
+    draining: bool,
+    wants_memory: bool,
+    audit_begun: u8,
+    audit_done: u8,
+    /// Entries of the directory, those far apart too; none stands for all.
+    changes: Option<Vec<(u16, u32)>>,
+}
+
+#[derive(Arbitrary, Debug)]
+pub(super) enum AuditSpec {
+    /// Of the chunk of that number: whether all of its blocks, but for those said, are reached.
+    Chunk {
+        number: u8,
+        all: bool,
+        but: Vec<u16>,
+    },
+    Any {
+        offset: u64,
+        reached: Vec<u8>,
+    },
+}
+
+#[derive(Arbitrary, Debug)]
 pub(super) enum GrantSpec {
     /// What a server would grant: the chunk of that number, of the class that was asked for last.
     Good {
         number: u8,
-        used: u8,
-        version: u8,
+        versions: VersionsSpec,
     },
-    /// The same, of another class or shape.
+    /// The same, of another class, or with too many versions.
     Odd {
         number: u8,
         class: u8,
-        more_versions: i8,
+        versions: VersionsSpec,
     },
     Any {
         offset: u64,
         class: u8,
-        versions: u16,
-        version: u8,
+        versions: VersionsSpec,
     },
 }
 
@@ -106,26 +136,69 @@ impl SuperblockSpec {
     }
 }
 
+/// Where the chunk of that number starts.
+fn chunk_offset(number: u8) -> u64 {
+    superblock(REGION_BYTES).geometry.block_pool_offset.0 + (u64::from(number % 32) << 20)
+}
+
 impl GrantSpec {
-    fn grant(self, asked: SizeClass) -> ChunkGrant {
-        let pool = superblock(REGION_BYTES).geometry.block_pool_offset.0;
-        let block_count = |class| chunk_shape(class).block_count;
+    fn grant(&self, asked: SizeClass) -> ChunkGrant {
         match self {
-            Self::Good { number, used, version } => ChunkGrant {
-                offset: pool + (u64::from(number % 32) << 20),
+            Self::Good { number, versions } => ChunkGrant {
+                offset: chunk_offset(*number),
                 class: asked.index(),
-                // At least one block was never used.
-                versions: vec![version; (u32::from(used) % block_count(asked)) as usize],
+                versions: versions.versions(chunk_shape(asked).block_count),
             },
-            Self::Odd { number, class, more_versions } => {
-                let real = SizeClass::from_index(class).unwrap_or(asked);
-                let count = block_count(real).saturating_add_signed(more_versions.into());
-                let offset = pool + (u64::from(number) << 14);
-                ChunkGrant { offset, class, versions: vec![1; count as usize] }
+            Self::Odd { number, class, versions } => {
+                let pool = superblock(REGION_BYTES).geometry.block_pool_offset.0;
+                let offset = pool + (u64::from(*number) << 14);
+                ChunkGrant { offset, class: *class, versions: versions.versions(u32::MAX) }
             }
-            Self::Any { offset, class, versions, version } => {
-                ChunkGrant { offset, class, versions: vec![version; versions.into()] }
+            Self::Any { offset, class, versions } => {
+                ChunkGrant { offset: *offset, class: *class, versions: versions.versions(u32::MAX) }
             }
+        }
+    }
+}
+
+impl PulseSpec {
+    fn pulse(&self) -> Pulse {
+        let changes = match &self.changes {
+            None => DirectoryChanges::All,
+            Some(runs) => {
+                let run = |(first, count): &(u16, u32)| {
+                    // Now and then beyond any directory.
+                    let first =
+                        if *first < 0xff00 { u32::from(*first) } else { u32::MAX - u32::from(*first) };
+                    DirectoryRun { first, count: *count }
+                };
+                DirectoryChanges::Runs(runs.iter().map(run).collect())
+            }
+        };
+        Pulse {
+            epoch: self.epoch.into(),
+            quiesced: self.quiesced,
+            draining: self.draining,
+            wants_memory: self.wants_memory,
+            audit_begun: self.audit_begun.into(),
+            audit_done: self.audit_done.into(),
+            changes,
+        }
+    }
+}
+
+impl AuditSpec {
+    fn chunk(&self) -> AuditedChunk {
+        match self {
+            Self::Chunk { number, all, but } => {
+                let bytes = but.iter().map(|block| usize::from(block / 8) + 1).max().unwrap_or(0);
+                let mut reached = vec![if *all { 0xff } else { 0 }; bytes.max(AUDITED_BYTES)];
+                for block in but {
+                    reached[usize::from(block / 8)] ^= 1 << (block % 8);
+                }
+                AuditedChunk { offset: chunk_offset(*number), reached }
+            }
+            Self::Any { offset, reached } => AuditedChunk { offset: *offset, reached: reached.clone() },
         }
     }
 }
@@ -140,9 +213,10 @@ impl Answer {
             Self::Refused { code, message } => {
                 Response::Refused(Refusal { code: refusal_code(*code), message: message.clone() })
             }
-            Self::Heartbeat { epoch, draining } => {
-                Response::Heartbeat(Pulse { epoch: *epoch, draining: *draining, ..Pulse::default() })
-            }
+            Self::Heartbeat(pulse) => Response::Heartbeat(pulse.pulse()),
+            Self::Notice(pulse) => Response::Notice(pulse.pulse()),
+            Self::BucketReported => Response::BucketReported,
+            Self::Audited(chunks) => Response::Audited(chunks.iter().map(AuditSpec::chunk).collect()),
             Self::Chunks(grants) => Response::Chunks(grants.iter().map(|grant| grant.grant(asked)).collect()),
             Self::ChunksReturned => Response::ChunksReturned,
             Self::Rejoined { verbs, host, port } => Response::Rejoined(join(*verbs, host.clone(), *port)),
@@ -176,6 +250,7 @@ fn refusal_code(code: u8) -> RefusalCode {
         RefusalCode::Invalid,
         RefusalCode::Draining,
         RefusalCode::Fenced,
+        RefusalCode::IndexFull,
     ];
     codes[usize::from(code) % codes.len()]
 }

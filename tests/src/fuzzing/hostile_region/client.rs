@@ -146,8 +146,10 @@ impl Client {
         let Step::Done(Ok(effect), mark) = self.step(&mut resolve, &replies) else {
             panic!("then it is known")
         };
-        if effect == Effect::Yes {
-            self.watch.won(cas);
+        match effect {
+            Effect::Yes => self.watch.won(cas),
+            Effect::No => self.watch.not_published(),
+            Effect::Unknown => {}
         }
         assert!(mark.is_none() || effect == Effect::Yes, "a mark of a block that may still be in use");
         self.recycle(replies);
@@ -205,18 +207,22 @@ impl Client {
                         return Ended::OutOfMemory;
                     }
                 }
-                // This index never grows.
-                Step::Grow(_) => {
-                    self.recycle(std::mem::take(&mut replies));
-                    self.release(operation);
-                    return Ended::Error(Context::BUCKET_FULL);
-                }
                 Step::Pause => {
                     self.recycle(std::mem::take(&mut replies));
                     // Nothing that is still to come would be worth the wait: the deadline passes.
                     if !self.interference.skip_to_next(&mut self.world) {
                         self.release(operation);
                         return Ended::TimedOut;
+                    }
+                    self.watch.disturbed();
+                }
+                Step::Grow(report) => {
+                    self.recycle(std::mem::take(&mut replies));
+                    self.watch.reports(self.world.geometry(), report);
+                    // The server promises a rebuild as long as something is still to come, then says that there is none.
+                    if !self.interference.skip_to_next(&mut self.world) {
+                        self.release(operation);
+                        return Ended::Error(Context::BUCKET_FULL);
                     }
                     self.watch.disturbed();
                 }

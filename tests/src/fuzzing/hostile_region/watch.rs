@@ -13,6 +13,7 @@ use sidestep_common::layout::{
     BUCKET_BYTES, BlockPlace, BlockRef, Geometry, Offset, SizeClass, SlotState, SlotWord, chunk_shape,
     free_map_offset,
 };
+use sidestep_common::wire::BucketReport;
 
 use super::world::SEED;
 
@@ -111,6 +112,13 @@ impl Watch {
         }
     }
 
+    /// A full bucket is reported: the one that the key is in, by its directory entry.
+    pub(super) fn reports(&self, geometry: &Geometry, report: BucketReport) {
+        let hash = KeyHash::of(self.call.key.expect("a call"), SEED);
+        assert_eq!(u64::from(report.entry), hash.directory_index(geometry.directory_bits), "{report:?}");
+        assert!(report.full, "{report:?} is worth no wait");
+    }
+
     fn write_block(&mut self, verb: &PlannedVerb, bytes: u64) -> BlockRef {
         assert!(self.call.written.is_none(), "a second WRITE of the call's block: {verb:?}");
         let holds = |(chunk, class): &&(Offset, SizeClass)| {
@@ -170,6 +178,13 @@ impl Watch {
     pub(super) fn won(&mut self, cas: PendingCas) {
         self.in_limbo();
         self.call.unlinked = Some(SlotWord::from_bits(cas.expected));
+    }
+
+    /// The fate of the call's CAS is known: its block is named by nothing, and may be written again.
+    pub(super) fn not_published(&mut self) {
+        if let Some(block) = self.call.written {
+            self.out_of_hand.remove(&block.offset);
+        }
     }
 
     /// The call's block may be published, and nobody knows.

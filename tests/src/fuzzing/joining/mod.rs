@@ -12,9 +12,10 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use sidestep_client::Error;
 use sidestep_client::fuzzing::Joined;
-use sidestep_common::layout::{AtomicityDomain, Geometry, SizeClass, Superblock};
+use sidestep_common::layout::{AtomicityDomain, Geometry, SizeClass, Superblock, chunk_shape};
 use sidestep_common::wire::ChunkGrant;
 
+use super::versions::VersionsSpec;
 use node::{NodeSpec, Seen};
 
 /// Bounds the directory, which is read whole: 64 KiB of it.
@@ -48,10 +49,10 @@ struct Told {
     changed_bit: Option<u16>,
 }
 
-#[derive(Arbitrary, Clone, Copy, Debug)]
+#[derive(Arbitrary, Debug)]
 enum GrantSpec {
-    Good { number: u8, class: u8, version: u8 },
-    Any { offset: u64, class: u8, versions: u16, version: u8 },
+    Good { number: u8, class: u8, versions: VersionsSpec },
+    Any { offset: u64, class: u8, versions: VersionsSpec },
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -74,16 +75,16 @@ impl Told {
 }
 
 impl GrantSpec {
-    fn grant(self, geometry: &Geometry) -> ChunkGrant {
-        match self {
-            Self::Good { number, class, version } => {
+    fn grant(&self, geometry: &Geometry) -> ChunkGrant {
+        match *self {
+            Self::Good { number, class, ref versions } => {
                 let class = SizeClass::from_index(class % SizeClass::COUNT as u8).expect("a class in use");
                 let offset = geometry.block_pool_offset.0 + (u64::from(number) << 20);
-                // What comes after the first one was never used.
-                ChunkGrant { offset, class: class.index(), versions: vec![version] }
+                let versions = versions.versions(chunk_shape(class).block_count);
+                ChunkGrant { offset, class: class.index(), versions }
             }
-            Self::Any { offset, class, versions, version } => {
-                ChunkGrant { offset, class, versions: vec![version; versions.into()] }
+            Self::Any { offset, class, ref versions } => {
+                ChunkGrant { offset, class, versions: versions.versions(u32::MAX) }
             }
         }
     }
