@@ -583,14 +583,17 @@ impl Driver {
                 }
                 continue;
             };
-            let given_until_ms = *given_until_ms.get_or_insert_with(|| {
+            let Some(until_ms) = given_until_ms else {
                 let wait_ms = if ground.relinquish(self, deadline) { grace_ms } else { 0 };
-                now_ms + wait_ms
-            });
+                given_until_ms = Some(now_ms + wait_ms);
+                // What ripened in the meantime is looked for first.
+                refused = Some((error, refused_ms));
+                continue;
+            };
             let ripe_ms = ground.context(now_ms).allocator.ripe_ms(class, purpose, grace_ms);
             let ripe_in = ripe_ms.map(|ripe_ms| Duration::from_millis(ripe_ms.saturating_sub(now_ms)));
             let ripens = ripe_in.is_some_and(|wait| wait < deadline.left());
-            if deadline.has_passed() || !ripens && now_ms >= given_until_ms {
+            if deadline.has_passed() || !ripens && now_ms >= until_ms {
                 return Err(Stop::Error(error));
             }
             if may_attend {

@@ -46,7 +46,7 @@ fn value(number: u32, round: u32) -> Vec<u8> {
 /// What kvserver says when it does not start.
 fn refused(directory: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(binary("kvserver"))
-        .args(["--listen", "127.0.0.1:0", "--admin-listen", "off", "--transport", "tcp", "--keep"])
+        .args(["--listen", "127.0.0.1:0", "--admin-listen", "off", "--keep"])
         .arg(directory)
         .args(arguments)
         .output()

@@ -170,8 +170,8 @@ mod tests {
     /// Bytes that a released peer sends. A change here is a change of the protocol's version.
     #[test]
     fn golden_bytes() {
-        assert_eq!(encode_answer(None), b"SDSTEPD\x02\0\0");
-        assert_eq!(encode_answer(Some("no")), b"SDSTEPD\x02\x01\x02no");
+        assert_eq!(encode_answer(None), b"SDSTEPD\x03\0\0");
+        assert_eq!(encode_answer(Some("no")), b"SDSTEPD\x03\x01\x02no");
         assert_eq!(encode_answer(Some(&"n".repeat(300))).len(), ANSWER_BYTES + 255);
     }
 }
