@@ -40,6 +40,14 @@ pub(crate) trait Ground {
 
     /// Tells the server of a bucket without room. `false` if the index can't grow.
     fn report_bucket(&mut self, report: BucketReport, deadline: Deadline) -> Result<bool, Error>;
+
+    /// Does what the session owes the server. No operation is under way, but for one that is at its start.
+    fn attend(&mut self, _driver: &mut Driver, _deadline: Deadline) {}
+
+    /// Gives back what memory it can; says whether there was any.
+    fn relinquish(&mut self, _driver: &mut Driver, _deadline: Deadline) -> bool {
+        false
+    }
 }
 
 /// Why an operation did not end by itself.
@@ -117,6 +125,12 @@ const PAUSE_LIMIT: Duration = Duration::from_millis(10);
 /// An operation that nobody interferes with takes three. One that goes on, because rivals or a damaged region make
 /// it, looks at its deadline each time: where verbs complete at once, it never waits and would go on for ever.
 const ROUND_TRIPS_UNDISTURBED: u64 = 3;
+/// Without memory maps are read again after this part of the grace period: a call that fails costs others little.
+const PRESSED_GRACE_PART: u64 = 64;
+/// Who waits for memory looks around so often.
+const MEMORY_WAIT: Duration = Duration::from_millis(5);
+/// And asks the server again after so many milliseconds.
+const ASK_AGAIN_MS: u64 = 50;
 /// A single wait for a completion; a guard against a lost wake-up, not a poll interval.
 const WAIT_LIMIT: Duration = Duration::from_millis(100);
 
@@ -181,6 +195,7 @@ impl Driver {
                 tally: Tally::default(),
             })
             .collect();
+        let is_alone = operations.len() == 1;
         let mut silent = Plan::new();
         let mut round_trip = 0;
         self.pause.reset();
@@ -191,7 +206,7 @@ impl Driver {
                     return true;
                 }
                 let operation = &mut operations[one.index];
-                let stepped = self.step(ground, operation, &one.replies, deadline);
+                let stepped = self.step(ground, operation, is_alone, &one.replies, deadline);
                 let result = match stepped {
                     Stepped::Posts(plan) => {
                         self.recycle(&mut one.replies);
@@ -229,6 +244,10 @@ impl Driver {
                 false
             });
             if pauses {
+                // Whoever it waits for may wait for this session: a rebuild, for memory that is recycled.
+                if is_alone && operations.iter().all(Operation::is_at_start) {
+                    ground.attend(self, deadline);
+                }
                 std::thread::sleep(self.pause.next_wait().min(deadline.left()));
             }
             round_trip += u64::from(active.iter().any(|one| !one.plan.is_empty()));
@@ -478,6 +497,7 @@ impl Driver {
         &mut self,
         ground: &mut impl Ground,
         operation: &mut O,
+        is_alone: bool,
         replies: &[Reply],
         deadline: Deadline,
     ) -> Stepped<O::Output> {
@@ -487,7 +507,10 @@ impl Driver {
                 Step::Post(plan) => return Stepped::Posts(plan),
                 Step::Pause => return Stepped::Pauses,
                 Step::Done(result, last) => return Stepped::Done(result.map_err(Stop::from), last),
-                Step::Memory(class, purpose) => self.get_memory(ground, class, purpose, deadline),
+                Step::Memory(class, purpose) => {
+                    let may_attend = is_alone && operation.is_at_start();
+                    self.get_memory(ground, (class, purpose), may_attend, deadline)
+                }
                 Step::Grow(report) => match ground.report_bucket(report, deadline) {
                     Ok(true) => return Stepped::Pauses,
                     Ok(false) => Err(Context::BUCKET_FULL.into()),
@@ -517,16 +540,19 @@ impl Driver {
     }
 
     /// Gets block memory: what has ripened; else what others have marked since the maps were read last, which ripens; else
-    /// the server's; else what ripens soon enough.
+    /// the server's; else what ripens soon enough, or what comes back to the server meanwhile. ⚑ Who waits holds up nobody,
+    /// if it `may_attend`: the memory may be waiting for this session to acknowledge an epoch.
     #[cold]
     fn get_memory(
         &mut self,
         ground: &mut impl Ground,
-        class: SizeClass,
-        purpose: ChunkPurpose,
+        (class, purpose): (SizeClass, ChunkPurpose),
+        may_attend: bool,
         deadline: Deadline,
     ) -> Result<(), Stop> {
         let mut refused: Option<(Error, u64)> = None;
+        // Until then, what this session gave back may come back to it.
+        let mut given_until_ms = None;
         loop {
             let now_ms = now_ms();
             let context = ground.context(now_ms);
@@ -534,13 +560,14 @@ impl Driver {
             if allocator.ripen(class, purpose, grace_ms, now_ms) {
                 return Ok(());
             }
-            // Once there is no other memory, each map is looked at, however lately it was.
-            let since_ms = refused
-                .as_ref()
-                .map_or_else(|| due_since_ms(grace_ms, now_ms), |(_, refused_ms)| *refused_ms);
-            let mut next = allocator.harvest((class, ChunkPurpose::General), since_ms, now_ms);
+            // Once there is no other memory, each map is looked at, unless another call has just done so.
+            let since_ms = refused.as_ref().map_or_else(
+                || due_since_ms(grace_ms, now_ms),
+                |(_, refused_ms)| refused_ms.saturating_sub(grace_ms / PRESSED_GRACE_PART),
+            );
+            let mut next = allocator.harvest((class, ChunkPurpose::General), since_ms);
             if next.is_none() && purpose == ChunkPurpose::Delete {
-                next = allocator.harvest((class, purpose), since_ms, now_ms);
+                next = allocator.harvest((class, purpose), since_ms);
             }
             if let Some(harvest) = next {
                 self.aside(ground, harvest, deadline)?;
@@ -548,7 +575,7 @@ impl Driver {
                     continue;
                 }
             }
-            let Some((error, refused_ms)) = refused else {
+            let Some((error, refused_ms)) = refused.take() else {
                 match ground.ask_memory(class, purpose, deadline) {
                     Ok(()) => {}
                     Err(error @ Error::OutOfMemory(_)) => refused = Some((error, now_ms)),
@@ -556,13 +583,23 @@ impl Driver {
                 }
                 continue;
             };
+            let given_until_ms = *given_until_ms.get_or_insert_with(|| {
+                let wait_ms = if ground.relinquish(self, deadline) { grace_ms } else { 0 };
+                now_ms + wait_ms
+            });
             let ripe_ms = ground.context(now_ms).allocator.ripe_ms(class, purpose, grace_ms);
-            let wait = ripe_ms.map(|ripe_ms| Duration::from_millis(ripe_ms.saturating_sub(now_ms)));
-            match wait.filter(|wait| *wait < deadline.left()) {
-                Some(wait) => std::thread::sleep(wait),
-                None => return Err(Stop::Error(error)),
+            let ripe_in = ripe_ms.map(|ripe_ms| Duration::from_millis(ripe_ms.saturating_sub(now_ms)));
+            let ripens = ripe_in.is_some_and(|wait| wait < deadline.left());
+            if deadline.has_passed() || !ripens && now_ms >= given_until_ms {
+                return Err(Stop::Error(error));
             }
-            refused = Some((error, refused_ms));
+            if may_attend {
+                ground.attend(self, deadline);
+            }
+            std::thread::sleep(ripe_in.unwrap_or(MEMORY_WAIT).min(MEMORY_WAIT).min(deadline.left()));
+            if now_ms.saturating_sub(refused_ms) < ASK_AGAIN_MS {
+                refused = Some((error, refused_ms));
+            }
         }
     }
 

@@ -27,7 +27,7 @@ use crate::region_view::{RegionView, SharedView};
 use crate::seat::Seat;
 use crate::settings::Settings;
 use crate::statistics::SharedCounters;
-use crate::upkeep::{UPKEEP_TIME, attend};
+use crate::upkeep::{UPKEEP_TIME, attend, attend_on, relinquish};
 
 /// What the sessions of a client share.
 #[derive(Debug)]
@@ -187,6 +187,17 @@ impl Ground for SessionGround {
             Err(Error::Refused { refusal, .. }) if refusal.code == RefusalCode::IndexFull => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    fn attend(&mut self, driver: &mut Driver, deadline: Deadline) {
+        if self.control.news.are_there() {
+            // What did not get through is done at another time.
+            let _ = attend_on(driver, self, deadline);
+        }
+    }
+
+    fn relinquish(&mut self, driver: &mut Driver, deadline: Deadline) -> bool {
+        relinquish(driver, self, deadline)
     }
 }
 

@@ -22,9 +22,12 @@ const RETURNS_TOGETHER: usize = 16;
 
 /// Acts upon the news. `false` if something is left because the verbs did not get through.
 pub(crate) fn attend(link: &mut Link, deadline: Deadline) -> bool {
-    let Link { driver, member } = link;
-    let control = Arc::clone(&member.control);
-    let ground = &mut member.ground;
+    attend_on(&mut link.driver, &mut link.member.ground, deadline)
+}
+
+/// The same for the parts of a link.
+pub(crate) fn attend_on(driver: &mut Driver, ground: &mut SessionGround, deadline: Deadline) -> bool {
+    let control = Arc::clone(ground.control());
     // ⚑ A broken connection may hide the fate of a CAS.
     if !may_begin(driver.is_broken()) {
         return false;
@@ -85,7 +88,7 @@ pub(crate) fn tidy(driver: &mut Driver, ground: &mut SessionGround, give: Give, 
     ground.tidied = ground.tidied.wrapping_add(1);
     let now_ms = now_ms();
     let grace_ms = ground.view.superblock.grace_ms;
-    let harvest = ground.allocator.harvest((class, purpose), due_since_ms(grace_ms, now_ms), now_ms);
+    let harvest = ground.allocator.harvest((class, purpose), due_since_ms(grace_ms, now_ms));
     let is_done = harvest.is_none_or(|harvest| driver.aside(ground, harvest, deadline).is_ok());
     let _ = ground.allocator.ripen(class, purpose, grace_ms, now_ms);
     for _ in 0..RETURNS_TOGETHER {
@@ -97,6 +100,17 @@ pub(crate) fn tidy(driver: &mut Driver, ground: &mut SessionGround, give: Give, 
     }
     ground.control().ring();
     is_done
+}
+
+/// Gives back every chunk that is empty, whatever its class; says whether there was one.
+pub(crate) fn relinquish(driver: &mut Driver, ground: &mut SessionGround, deadline: Deadline) -> bool {
+    let before = ground.allocator.chunk_count();
+    for _ in 0..ground.allocator.classes().len() {
+        if !tidy(driver, ground, Give::Empty, deadline) {
+            break;
+        }
+    }
+    ground.allocator.chunk_count() < before
 }
 
 /// The same for a link.

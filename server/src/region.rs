@@ -81,10 +81,14 @@ impl Region {
         Self { superblock, words, created: Instant::now(), tick_before_ms: tick_ms }
     }
 
+    /// How long there has been a server for it, in milliseconds.
+    pub fn age_ms(&self) -> u64 {
+        self.tick_before_ms + self.created.elapsed().as_millis() as u64
+    }
+
     /// Advances the tick to the present. Only one thread does this, so that it never goes back.
     pub fn advance_tick(&self) {
-        let tick_ms = self.tick_before_ms + self.created.elapsed().as_millis() as u64;
-        if let Err(error) = self.words.store(TICK_OFFSET, tick_ms) {
+        if let Err(error) = self.words.store(TICK_OFFSET, self.age_ms()) {
             unreachable!("the tick word is in every region: {error}");
         }
     }

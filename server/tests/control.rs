@@ -505,6 +505,69 @@ fn memory_that_is_short_is_asked_for() {
     });
 }
 
+/// Sessions come, take memory, give some of it back, and leave or die, several at a time and all acknowledging. In the end
+/// every byte is free again, of whatever class it was.
+#[test]
+fn all_memory_comes_back() {
+    let server = start(Config { memory: ByteSize::mebibytes(64), ..config(Transport::Tcp) });
+    let fresh = server.statistics();
+    let address = server.control();
+    let life = |seed: u64| {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = move |below: u64| {
+            state = state.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for _ in 0..25 {
+            let mut control = Control::tcp(address);
+            let mut epoch = control.hello(hello(&[FabricKind::Tcp])).epoch;
+            let mut held: Vec<ChunkGrant> = Vec::new();
+            for _ in 0..8 {
+                let size_class = random(SizeClass::COUNT as u64) as u8;
+                match control.ask(&chunks(size_class, 1 + random(3) as u16)) {
+                    Response::Chunks(granted) => held.extend(granted),
+                    Response::Refused(refusal) => assert_eq!(refusal.code, RefusalCode::OutOfMemory),
+                    other => panic!("{other:?}"),
+                }
+                if let Some(chunk) = held.pop().filter(|_| random(2) == 0) {
+                    // Nothing of it was used, or it is as it was before.
+                    let empty = random(2) == 0 && chunk.versions.is_empty();
+                    let answer = control.ask(&returned(&chunk, chunk.versions.clone(), empty));
+                    assert_eq!(answer, Response::ChunksReturned, "seed {seed}");
+                }
+                epoch = epoch.max(control.heard.epoch);
+                epoch = pulse(&mut control, epoch).epoch;
+            }
+            if random(2) == 0 {
+                assert_eq!(control.ask(&Request::Goodbye), Response::Goodbye);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for seed in 1..=4 {
+            let life = &life;
+            scope.spawn(move || life(seed));
+        }
+    });
+    eventually("nobody is there, and nothing is left to sweep", || {
+        let now = server.statistics();
+        now.session_count == 0 && now.orphan_chunks == 0 && now.quiesced_epoch == now.epoch
+    });
+    // What is in no class again, and empty chunks of a class that nobody asked for since: those come back when memory is short.
+    let mut control = connected(&server);
+    let mut epoch = control.hello(hello(&[FabricKind::Tcp])).epoch;
+    let most = fresh.free_bytes / CHUNK_BYTES;
+    let mut taken = 0;
+    eventually("all of it can be had", || {
+        if let Response::Chunks(granted) = control.ask(&chunks(class(100), 64)) {
+            taken += granted.len() as u64;
+        }
+        epoch = pulse(&mut control, epoch).epoch;
+        taken == most
+    });
+    assert!(server.statistics().sweeps_total > 0);
+}
+
 /// What it takes from a client's death until its chunks are swept, with others who acknowledge at once; run by hand, in a
 /// release build.
 #[test]

@@ -45,12 +45,7 @@ pub struct Harvest {
 impl Allocator {
     /// The next harvest of a class's chunks, of those whose maps were not read since `since_ms`; `None` if there is none, or
     /// the maps have nothing to tell.
-    pub fn harvest(
-        &mut self,
-        (class, purpose): (SizeClass, ChunkPurpose),
-        since_ms: u64,
-        now_ms: u64,
-    ) -> Option<Harvest> {
+    pub fn harvest(&mut self, (class, purpose): (SizeClass, ChunkPurpose), since_ms: u64) -> Option<Harvest> {
         let mut maps = Vec::new();
         let mut bytes = 0;
         let classes = if purpose == ChunkPurpose::Delete { &mut self.deletes } else { &mut self.general };
@@ -63,7 +58,6 @@ impl Allocator {
             if !is_due || chunk.in_use.is_empty() || !may_reuse(chunk.reuses) {
                 continue;
             }
-            chunk.harvested_ms = Some(now_ms);
             // Behind the last block in use there is nothing to be learned.
             let map = Map { chunk: at, offset: chunk.offset, bytes: chunk.in_use.end() as usize };
             bytes += map.bytes;
@@ -80,6 +74,7 @@ impl Allocator {
         let Some(chunk) = self.chunks.get_mut(map.chunk).filter(|chunk| chunk.offset == map.offset) else {
             return 0;
         };
+        chunk.harvested_ms = Some(now_ms);
         let mut ripe = Vec::new();
         let in_use = &chunk.in_use;
         let is_free = |index: u32| {

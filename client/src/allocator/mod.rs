@@ -265,6 +265,11 @@ impl Allocator {
         self.chunks.iter().next().is_some()
     }
 
+    /// How many chunks there are.
+    pub fn chunk_count(&self) -> usize {
+        self.chunks.iter().count()
+    }
+
     /// Class and purpose of all chunks, each once.
     pub fn classes(&self) -> Vec<(SizeClass, ChunkPurpose)> {
         let mut classes = Vec::new();

@@ -30,8 +30,7 @@ fn put(world: &mut World, actor: &mut Actor, key: &[u8], value: &[u8]) {
 }
 
 fn harvest(world: &mut World, actor: &mut Actor, class: SizeClass) -> Option<u32> {
-    let mut harvest =
-        actor.allocator.harvest((class, General), due_since_ms(GRACE_MS, world.now_ms), world.now_ms)?;
+    let mut harvest = actor.allocator.harvest((class, General), due_since_ms(GRACE_MS, world.now_ms))?;
     Some(perform(world, actor, &mut harvest).unwrap())
 }
 

@@ -61,7 +61,7 @@ impl RegionSource for Live {
     fn uptime_ms(&mut self) -> Result<Option<u64>, SourceError> {
         let statistics = self.session.server_statistics()?;
         self.check_incarnation()?;
-        Ok(Some(statistics.uptime_ms))
+        Ok(Some(statistics.region_age_ms))
     }
 
     fn has_changed(&mut self, words: &[Witness]) -> Result<bool, SourceError> {

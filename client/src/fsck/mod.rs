@@ -5,7 +5,7 @@
 //! and some MiB. A region that others change meanwhile raises no false alarm; the module `settle` says why.
 //!
 //! ```text
-//!            superblock ─▶ directory ─▶ segments: buckets, slots ─▶ blocks, marks ─▶ free maps, unused memory
+//!            superblock ─▶ directory ─▶ segments: buckets, slots ─▶ blocks, marks ─▶ free maps, grants
 //!                │             │             │                          │                      │
 //!                └─────────────┴─────────────┴───── suspicion ──────────┴──────────────────────┘
 //!                                                       │ looked at again until certain (`settle`)
@@ -22,16 +22,16 @@
 //! - every bucket serves its prefix, in the directory's generation; it is open, or sealed by a rebuild under way;
 //! - every slot holds a valid word; no EMPTY slot comes before a filled one; CLOSED and MOVED words are in sealed buckets
 //!   only, or a rebuild goes on;
-//! - every LIVE, DELETED or MOVED word names a place where a block of its class can be, in a granted chunk of that class,
-//!   among blocks that somebody was given; the block fits the word; its key hashes to the bucket and has the word's tag;
+//! - every LIVE, DELETED or MOVED word names a place where a block of its class can be, in a granted chunk of that class;
+//!   the block fits the word; its key hashes to the bucket and has the word's tag;
 //!   no key is there twice, no block shared; a deleted key's block has no value; the expires bit says what the block says;
-//! - no block that a slot names is marked free, no mark is of a version to come, nothing that was never used is marked;
+//! - no block that a slot names is marked free, or in a version to come;
 //! - grants lie in the pool, aligned, and do not overlap; with what is free they make up the pool to the byte.
 //!
 //! What no look at the bytes can tell, and why that harms nobody: a flipped blind bit (rivals count themselves as
-//! overwritten or not), a mark that was lost (its block waits for a sweep), one on a block that its owner holds (the owner
-//! alone reads it, and has it already), the tick set back (the memory node sets it again), and bytes of a block behind its
-//! value or of blocks that nobody names.
+//! overwritten or not), a mark that was lost (its block waits for a sweep or an audit), one on a block that nobody names (a sweep
+//! frees blocks in versions that were never written into them), the tick set back (the memory node sets it again), and bytes of a
+//! block behind its value, of blocks that nobody names or of memory without a class, which may have had one.
 //!
 //! Two things are asked of whoever rebuilds segments: a new segment has its keys in its first slots; and neither the way
 //! from the first sealed slot to the last directory word, nor that from there to the last open slot, takes half a second.

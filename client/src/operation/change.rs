@@ -521,6 +521,10 @@ impl Operation for Change<'_> {
         })
     }
 
+    fn is_at_start(&self) -> bool {
+        matches!(self.state, State::Start | State::Full)
+    }
+
     fn release(&mut self, context: &mut Context<'_>) {
         if let Some(block) = self.block.take() {
             context.allocator.give_back(block);

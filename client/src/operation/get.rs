@@ -204,6 +204,10 @@ impl Operation for Get<'_> {
         (&[], &[])
     }
 
+    fn is_at_start(&self) -> bool {
+        matches!(self.state, State::Start)
+    }
+
     fn restarts(&self) -> u32 {
         self.restarts
     }

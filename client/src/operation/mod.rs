@@ -141,6 +141,12 @@ pub trait Operation {
         None
     }
 
+    /// Whether nothing that it read counts any more: it begins, or begins again. ⚑ Whoever waits in this state may
+    /// acknowledge an epoch meanwhile; one that goes on with what it read may not.
+    fn is_at_start(&self) -> bool {
+        false
+    }
+
     /// Ends the operation from outside, while none of its verbs is out: what it holds goes back.
     fn release(&mut self, _context: &mut Context<'_>) {}
 

@@ -19,10 +19,8 @@
 //!  88 │ grace period, ms                                                      │
 //!  96 │ checksum: xxh3-64 of bytes 0 to 95                                    │
 //! 256 │ tick: milliseconds since the region was made, advanced by the server  │
-//! 512 │ spare copy of bytes 0 to 103                                          │
+//! 512 │ bytes 0 to 103 once more, for whoever takes a kept region over        │
 //! ```
-//!
-//! The spare copy is for whoever takes a kept region over: a crash while one of the two is written leaves the other.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -34,7 +32,8 @@ pub const SUPERBLOCK_BYTES: u64 = 4096;
 pub const FORMAT_VERSION: u32 = 2;
 /// Where the tick word lies: a cache line of its own, since the server keeps writing it.
 pub const TICK_OFFSET: Offset = Offset(256);
-/// Where the spare copy of the superblock lies.
+
+/// Where a second copy of the superblock lies: a crash while one is written leaves the other.
 pub const SPARE_SUPERBLOCK_OFFSET: Offset = Offset(512);
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SIDESTEP");

@@ -319,6 +319,8 @@ pub struct ServerStatistics {
     pub incarnation: u64,
     /// Milliseconds since the start.
     pub uptime_ms: u64,
+    /// Milliseconds for which there was a server for the region, this one or one before it: the tick is never ahead of it.
+    pub region_age_ms: u64,
     /// Fabrics served, with a line on each.
     pub fabrics: Vec<(FabricKind, String)>,
     /// Bytes of the region.

@@ -21,7 +21,7 @@ use crate::node::{Serving, refusal};
 /// Segments that wait for a rebuild. Who reports one more is heard when it tries again.
 const WISHES_MAX: usize = 4096;
 /// After the card failed, time until the next try.
-const RETRY: Duration = Duration::from_millis(100);
+const RETRY: Duration = Duration::from_millis(500);
 
 /// What is known of the index's growth.
 #[derive(Debug)]
@@ -371,6 +371,13 @@ fn tell(rebuilt: &Rebuilt, elapsed: Duration) {
         elapsed_us = elapsed.as_micros() as u64,
         "segment rebuilt"
     );
+    if tally.disturbed > 0 {
+        tracing::warn!(
+            entry = run.first,
+            slots = tally.disturbed,
+            "a client changed sealed slots, which none may"
+        );
+    }
     if tally.unfit > 0 {
         tracing::warn!(
             entry = run.first,

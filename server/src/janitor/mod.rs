@@ -54,9 +54,13 @@ impl Janitor {
     /// If there can be no more threads.
     pub fn start(node: Arc<Node>) -> std::io::Result<Self> {
         let of_thread = Arc::clone(&node);
+        if let Some(serving) = node.serving() {
+            // A figure by itself; nothing is read by its being set.
+            serving.janitor_is_up.store(true, Ordering::Relaxed);
+        }
         let thread = std::thread::Builder::new().name("janitor".into()).spawn(move || {
             let Some(serving) = of_thread.serving() else { return };
-            let _up = Up::of(serving);
+            let _up = Up(serving);
             let mut work = Work::default();
             let mut deadline = None;
             while serving.bell.wait(deadline) {
@@ -79,19 +83,11 @@ impl Drop for Janitor {
     }
 }
 
-/// Says whether the janitor's thread runs.
+/// Says so when the janitor's thread ends.
 struct Up<'a>(&'a Serving);
-
-impl<'a> Up<'a> {
-    fn of(serving: &'a Serving) -> Self {
-        serving.janitor_is_up.store(true, Ordering::Relaxed);
-        Self(serving)
-    }
-}
 
 impl Drop for Up<'_> {
     fn drop(&mut self) {
-        // A figure by itself; nothing is read by its being set.
         self.0.janitor_is_up.store(false, Ordering::Relaxed);
         if std::thread::panicking() {
             tracing::error!(

@@ -441,6 +441,7 @@ impl Node {
             let geometry = serving.region.superblock.geometry;
             let accounts = serving.pool().accounts();
             statistics.incarnation = serving.region.superblock.incarnation;
+            statistics.region_age_ms = serving.region.age_ms();
             statistics.fabrics =
                 serving.targets.all().map(|target| (target.kind(), target.describe())).collect();
             statistics.region_bytes = geometry.region_bytes;

@@ -4,7 +4,6 @@
 //! the count as a failure. What was put in for that is taken out again.
 
 use sidestep_client::{Client, Error};
-use sidestep_common::wire::RefusalCode;
 
 use super::trouble::Trouble;
 
@@ -23,7 +22,7 @@ pub(super) fn capacity(client: &Client) -> Result<u64, Trouble> {
     loop {
         match session.put(name(count).as_bytes(), &value) {
             Ok(()) => count += 1,
-            Err(Error::Refused { refusal, .. }) if refusal.code == RefusalCode::OutOfMemory => break,
+            Err(Error::OutOfMemory(_)) => break,
             Err(error) => return Err(Trouble::NoLastLook(error)),
         }
     }

@@ -193,7 +193,7 @@ impl Client {
     pub(super) fn begin(&mut self, region: &Region, now_ms: u64, call: Call, value: u64) -> Event {
         self.call = Some((call, value));
         self.last = call.ask;
-        match self.look_for_memory(now_ms) {
+        match self.look_for_memory() {
             Some(harvest) => {
                 self.machine = Some(Machine::Harvest(harvest));
                 self.step(region, now_ms, Replies::new()).unwrap_or(Event::Waits)
@@ -207,10 +207,10 @@ impl Client {
         self.harvest_grace_ms = Some(grace_ms);
     }
 
-    fn look_for_memory(&mut self, now_ms: u64) -> Option<Harvest> {
+    fn look_for_memory(&mut self) -> Option<Harvest> {
         self.harvest_grace_ms?;
         let classes = self.allocator.classes();
-        classes.into_iter().find_map(|class| self.allocator.harvest(class, u64::MAX, now_ms))
+        classes.into_iter().find_map(|class| self.allocator.harvest(class, u64::MAX))
     }
 
     /// What has ripened is free.

@@ -20,8 +20,8 @@ use super::story::{Rebuild, Reuse, Story, delete, get, put};
 use super::violation::Promise;
 use super::world::World;
 
-/// Mistakes that no walk is made for; stories catch them. They are of what these worlds don't have: hundreds of uses of a
-/// block, audits, epochs (`client/src/allocator/tests.rs`, `client/src/upkeep/tests.rs`).
+/// Mistakes that no walk is made for, because these worlds don't have what they are about: hundreds of uses of a block, audits,
+/// epochs. Stories catch them (`client/src/allocator/tests.rs`, `client/src/upkeep/tests.rs`, `client/src/operation/tests`).
 pub const BY_STORIES: [Fault; 6] = [
     Fault::ReusedBeyondVersions,
     Fault::ReclaimedUnmarked,
