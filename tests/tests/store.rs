@@ -179,9 +179,10 @@ fn puts_do_not_use_up_what_is_kept_for_deletes(node: &Node) {
     assert!(whole >= 1 << 20, "a region of this size has a reserve");
     assert!(client.delete(b"first").unwrap());
     assert_eq!(whole - reserve(), 1 << 20, "one chunk at a time");
-    client.put(b"another", b"").expect("room where the deleted block was");
-    let error = client.put(b"one more", b"").unwrap_err();
-    assert!(matches!(error, Error::OutOfMemory(_)), "{error}");
+    // There may be room where the deleted block was, if that was seen in time; no more.
+    let error = (0..2).find_map(|number| client.put(format!("another{number}").as_bytes(), b"").err());
+    assert!(matches!(error, Some(Error::OutOfMemory(_))), "{error:?}");
+    assert_eq!(whole - reserve(), 1 << 20, "puts take nothing of it");
     for number in 0..small.min(100) {
         assert!(client.delete(format!("key{number}").as_bytes()).unwrap(), "{number}");
     }
