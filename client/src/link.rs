@@ -93,6 +93,8 @@ pub(crate) struct SessionGround {
     pub(crate) audit_asked: u64,
     /// Classes that were looked through for memory that can go back.
     pub(crate) tidied: usize,
+    /// The server is short of memory, as far as is known.
+    pub(crate) is_memory_wanted: bool,
     counters: SharedCounters,
 }
 
@@ -115,6 +117,7 @@ impl SessionGround {
             hinted: VecDeque::new(),
             audit_asked: 0,
             tidied: 0,
+            is_memory_wanted: false,
             counters: SharedCounters::clone(counters),
         }
     }

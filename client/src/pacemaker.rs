@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sidestep_common::wire::{Request, Response};
 
-use crate::allocator::Give;
 use crate::clock::Deadline;
 use crate::control::{Bell, Control, Errand};
 use crate::seat::Seat;
-use crate::upkeep::{UPKEEP_TIME, attend, tidy_link};
+use crate::upkeep::{UPKEEP_TIME, attend, tidy_idle};
 
 /// A heartbeat is sent three times in a lease, so that one that is late costs nothing.
 const BEATS_PER_LEASE: u32 = 3;
@@ -220,7 +219,7 @@ impl Patient {
             let deadline = Deadline::after(UPKEEP_TIME);
             is_done = attend(&mut link, deadline);
             if is_done && std::mem::take(&mut self.is_to_be_tidied) {
-                is_done = tidy_link(&mut link, Give::Empty, deadline);
+                is_done = tidy_idle(&mut link, deadline);
             }
         }
         seat.put(Some(link));

@@ -75,6 +75,7 @@ fn act_upon(driver: &mut Driver, ground: &mut SessionGround, heard: HeardPulse, 
             control.send_later(Request::Audit { number, chunks: chunks.to_vec() });
         }
     }
+    ground.is_memory_wanted = pulse.wants_memory;
     !pulse.wants_memory || tidy(driver, ground, Give::Empty, deadline)
 }
 
@@ -113,9 +114,12 @@ pub(crate) fn relinquish(driver: &mut Driver, ground: &mut SessionGround, deadli
     ground.allocator.chunk_count() < before
 }
 
-/// The same for a link.
-pub(crate) fn tidy_link(link: &mut Link, give: Give, deadline: Deadline) -> bool {
-    may_begin(link.driver.is_broken()) && tidy(&mut link.driver, &mut link.member.ground, give, deadline)
+/// The same for a session that was idle for long. If memory is short it keeps none, whatever keys' values are in it: the next
+/// one that asks for the class gets what is free there.
+pub(crate) fn tidy_idle(link: &mut Link, deadline: Deadline) -> bool {
+    let Link { driver, member } = link;
+    let give = if member.ground.is_memory_wanted { Give::All } else { Give::Empty };
+    may_begin(driver.is_broken()) && tidy(driver, &mut member.ground, give, deadline)
 }
 
 #[cfg(test)]

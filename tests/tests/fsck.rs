@@ -195,8 +195,8 @@ fn a_dump_of_a_region_under_load_raises_no_alarm(fabric: FabricKind) {
     });
 }
 
-/// Clients are killed in the midst of their work. They leave unpublished and unmarked blocks, which is no damage: they are
-/// in the accounts as left behind, until a sweep has found them.
+/// Clients are killed in the midst of their work. They leave unpublished and unmarked blocks, which is no damage: they
+/// are in the accounts, as left behind, until they are swept.
 fn clients_that_are_killed_leave_a_sound_region(fabric: FabricKind) {
     let (node, _) = node(fabric, 32);
     let mut live = live(node.builder(), fabric);
@@ -219,7 +219,7 @@ fn clients_that_are_killed_leave_a_sound_region(fabric: FabricKind) {
         assert_eq!(report.accounts.in_hand.blocks, 0, "{:#?}", report.accounts);
         until("what they left is swept", || node.running().statistics().orphan_chunks == 0);
         let report = look(&mut live);
-        assert_sound(&report, &format!("round {round}, when they are swept"));
+        assert_sound(&report, &format!("round {round}, when all is swept"));
         assert_eq!(report.accounts.left_behind.blocks, 0, "{:#?}", report.accounts);
     }
 }
@@ -253,7 +253,7 @@ fn damage_is_found_over_every_fabric(node: &Node) {
     let mark = free_map_offset(block).unwrap();
     let damages = [
         ("superblock-invalid", flip(Offset(0), 3)),
-        ("superblock-differs", flip(Offset(512), 3)),
+        ("superblock-invalid", flip(Offset(512), 3)),
         ("stray-bytes", flip(Offset(1024), 3)),
         ("run-broken", flip(geometry.directory_word_offset(4), 58)),
         ("segment-outside", flip(geometry.directory_word_offset(4), 31)),

@@ -6,8 +6,7 @@
 use std::ops::Range;
 
 use sidestep_common::layout::{
-    Offset, SEGMENT_BYTES, SPARE_SUPERBLOCK_OFFSET, SUPERBLOCK_BYTES, Superblock, SuperblockError,
-    TICK_OFFSET,
+    Offset, SEGMENT_BYTES, SPARE_SUPERBLOCK_OFFSET, SUPERBLOCK_BYTES, Superblock, TICK_OFFSET,
 };
 
 use super::{Checker, Part, Problem, RegionSource, SourceError};
@@ -29,30 +28,8 @@ impl<S: RegionSource> Checker<'_, '_, S> {
     /// The superblock, the tick, and all memory that belongs to no part.
     pub(super) fn check_superblock(&mut self) -> Result<(), SourceError> {
         let described = self.source.superblock().encode();
-        let mut found = Vec::new();
-        self.read_piece(0..described.len() as u64, &mut found)?;
-        match Superblock::parse(&found) {
-            Err(error) => self.invalid_superblock(error),
-            Ok(_) => {
-                let pairs = described.as_chunks::<8>().0.iter().zip(found.as_chunks::<8>().0);
-                let differs = pairs.enumerate().find(|(_, (expected, found))| expected != found);
-                if let Some((at, (expected, found))) = differs {
-                    let (expected, found) = (u64::from_le_bytes(*expected), u64::from_le_bytes(*found));
-                    let problem = Problem::SuperblockDiffers { expected, found };
-                    self.find(Offset(8 * at as u64), Part::Superblock, problem);
-                }
-            }
-        }
-        let spare = SPARE_SUPERBLOCK_OFFSET.0..SPARE_SUPERBLOCK_OFFSET.0 + described.len() as u64;
-        self.read_piece(spare.clone(), &mut found)?;
-        let pairs = described.as_chunks::<8>().0.iter().zip(found.as_chunks::<8>().0);
-        if let Some((at, (expected, found))) =
-            pairs.enumerate().find(|(_, (expected, found))| expected != found)
-        {
-            let (expected, found) = (u64::from_le_bytes(*expected), u64::from_le_bytes(*found));
-            let problem = Problem::SuperblockDiffers { expected, found };
-            self.find(Offset(spare.start + 8 * at as u64), Part::Superblock, problem);
-        }
+        self.check_copy(Offset(0), &described)?;
+        self.check_copy(SPARE_SUPERBLOCK_OFFSET, &described)?;
         let tick_ms = self.read_word(TICK_OFFSET)?;
         if let Some(uptime_ms) = self.source.uptime_ms()?.filter(|uptime_ms| tick_ms > *uptime_ms) {
             self.find(TICK_OFFSET, Part::Superblock, Problem::TickAhead { tick_ms, uptime_ms });
@@ -63,8 +40,8 @@ impl<S: RegionSource> Checker<'_, '_, S> {
         let pool_end = geometry.block_pool_offset.0 + geometry.block_pool_bytes;
         for (range, behind) in [
             (described.len() as u64..TICK_OFFSET.0, "the superblock"),
-            (TICK_OFFSET.0 + 8..spare.start, "the tick"),
-            (spare.end..SUPERBLOCK_BYTES, "the second superblock"),
+            (TICK_OFFSET.0 + 8..SPARE_SUPERBLOCK_OFFSET.0, "the tick"),
+            (SPARE_SUPERBLOCK_OFFSET.0 + described.len() as u64..SUPERBLOCK_BYTES, "the spare superblock"),
             (directory_end..geometry.segment_pool_offset.0, "the directory"),
             (segments_end..geometry.block_pool_offset.0, "the segments"),
             (pool_end..geometry.region_bytes, "the block pool"),
@@ -74,8 +51,22 @@ impl<S: RegionSource> Checker<'_, '_, S> {
         Ok(())
     }
 
-    fn invalid_superblock(&mut self, error: SuperblockError) {
-        self.find(Offset(0), Part::Superblock, Problem::SuperblockInvalid { error });
+    /// A copy of the superblock: what the source says of itself.
+    fn check_copy(&mut self, at: Offset, described: &[u8]) -> Result<(), SourceError> {
+        let mut found = Vec::new();
+        self.read_piece(at.0..at.0 + described.len() as u64, &mut found)?;
+        if let Err(error) = Superblock::parse(&found) {
+            self.find(at, Part::Superblock, Problem::SuperblockInvalid { error });
+            return Ok(());
+        }
+        let pairs = described.as_chunks::<8>().0.iter().zip(found.as_chunks::<8>().0);
+        let differs = pairs.enumerate().find(|(_, (expected, found))| expected != found);
+        if let Some((word, (expected, found))) = differs {
+            let (expected, found) = (u64::from_le_bytes(*expected), u64::from_le_bytes(*found));
+            let problem = Problem::SuperblockDiffers { expected, found };
+            self.find(at.plus(8 * word as u64), Part::Superblock, problem);
+        }
+        Ok(())
     }
 
     fn check_between(&mut self, range: Range<u64>, behind: &'static str) -> Result<(), SourceError> {

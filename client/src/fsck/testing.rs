@@ -70,8 +70,8 @@ impl Region {
         let mut bytes = vec![0; world.superblock.geometry.region_bytes as usize];
         world.memory.read(Offset(0), &mut bytes).unwrap();
         let encoded = world.superblock.encode();
-        for start in [0, SPARE_SUPERBLOCK_OFFSET.0 as usize] {
-            bytes[start..start + encoded.len()].copy_from_slice(&encoded);
+        for at in [0, SPARE_SUPERBLOCK_OFFSET.0 as usize] {
+            bytes[at..][..encoded.len()].copy_from_slice(&encoded);
         }
         Self { bytes, facts: facts(world) }
     }

@@ -212,6 +212,27 @@ fn memory_that_is_wanted_goes_back() {
     assert!(began.elapsed() >= Duration::from_millis(GRACE_MS));
 }
 
+/// An idle session gives back all it has if memory is short: chunks with values in them too, but none with a block in limbo.
+#[test]
+fn idle_sessions_keep_no_memory_that_is_wanted() {
+    let mut bed = Bed::new();
+    bed.grant(class(), 0);
+    bed.put(b"k", &VALUE, deadline()).unwrap();
+    assert!(tidy_idle(&mut bed.link, deadline()));
+    assert_eq!(bed.errands(), [], "nobody wants it");
+    bed.pulse(Pulse { epoch: 1, wants_memory: true, ..Pulse::default() });
+    assert!(bed.attend());
+    assert_eq!(bed.errands(), [], "a slot names a block of it");
+    let limbo = bed.link.member.ground.allocator.allocate(class(), ChunkPurpose::General).unwrap();
+    assert!(tidy_idle(&mut bed.link, deadline()));
+    assert_eq!(bed.errands(), []);
+    bed.link.member.ground.allocator.give_back(limbo);
+    assert!(tidy_idle(&mut bed.link, deadline()));
+    let offset = bed.world.superblock.geometry.block_pool_offset.0;
+    let returned = ReturnedChunk { offset, versions: vec![1], empty: false };
+    assert_eq!(bed.errands(), [Request::ReturnChunks(vec![returned])]);
+}
+
 /// Inserts into late slots leave a hint, which is sent once.
 #[test]
 fn buckets_that_fill_up_are_reported_once() {

@@ -19,8 +19,10 @@
 //!  88 │ grace period, ms                                                      │
 //!  96 │ checksum: xxh3-64 of bytes 0 to 95                                    │
 //! 256 │ tick: milliseconds since the region was made, advanced by the server  │
-//! 512 │ bytes 0 to 103 once more, for whoever takes a kept region over        │
+//! 512 │ spare copy of bytes 0 to 103                                          │
 //! ```
+//!
+//! The spare copy is for whoever takes a kept region over: a crash while one of the two is written leaves the other.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -32,8 +34,7 @@ pub const SUPERBLOCK_BYTES: u64 = 4096;
 pub const FORMAT_VERSION: u32 = 2;
 /// Where the tick word lies: a cache line of its own, since the server keeps writing it.
 pub const TICK_OFFSET: Offset = Offset(256);
-
-/// Where a second copy of the superblock lies: a crash while one is written leaves the other.
+/// Where the spare copy of the superblock lies.
 pub const SPARE_SUPERBLOCK_OFFSET: Offset = Offset(512);
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SIDESTEP");

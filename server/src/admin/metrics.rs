@@ -157,6 +157,11 @@ fn index(text: &mut Text, serving: &Serving) {
     }
     text.counter("sidestep_rebuilds_total", "Rebuilds of segments.", growth.rebuilds_total);
     text.counter("sidestep_splits_total", "Rebuilds that made two segments of one.", growth.splits_total);
+    text.counter(
+        "sidestep_unfit_slots_total",
+        "Slots whose block did not fit when their segment was to be split.",
+        growth.unfit_total,
+    );
     let (newest, quiesced) = {
         let epochs = serving.epochs();
         (epochs.newest(), epochs.quiesced())

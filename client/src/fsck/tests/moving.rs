@@ -166,12 +166,13 @@ impl RegionSource for Moving {
                 let at = start + (word.start - piece.start) as usize;
                 let bytes = &mut into[at..][..(word.end - word.start) as usize];
                 let encoded = self.world.superblock.encode();
-                let copies = [0, SPARE_SUPERBLOCK_OFFSET.0].map(|at| at..at + encoded.len() as u64);
-                if let Some(copy) = copies.iter().find(|copy| copy.contains(&word.start)) {
-                    let (from, until) = (word.start - copy.start, word.end - copy.start);
-                    bytes.copy_from_slice(&encoded[from as usize..until as usize]);
-                } else {
-                    self.world.memory.read(Offset(word.start), bytes).unwrap();
+                let copies = [0, SPARE_SUPERBLOCK_OFFSET.0].map(|start| start..start + encoded.len() as u64);
+                match copies.iter().find(|copy| copy.contains(&word.start)) {
+                    Some(copy) => {
+                        let range = (word.start - copy.start) as usize..(word.end - copy.start) as usize;
+                        bytes.copy_from_slice(&encoded[range]);
+                    }
+                    None => self.world.memory.read(Offset(word.start), bytes).unwrap(),
                 }
             }
         }

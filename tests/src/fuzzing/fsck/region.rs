@@ -210,8 +210,9 @@ fn fresh() -> (Superblock, Vec<u8>) {
     let (incarnation, domain) = (1, AtomicityDomain::Cpu);
     let superblock = Superblock { geometry, incarnation, hash_seed: SEED, domain, grace_ms: 1000 };
     let mut region = Region { superblock, bytes: vec![0; REGION_BYTES as usize] };
-    region.put_bytes(0, &superblock.encode());
-    region.put_bytes(SPARE_SUPERBLOCK_OFFSET.0, &superblock.encode());
+    for at in [Offset(0), SPARE_SUPERBLOCK_OFFSET] {
+        region.put_bytes(at.0, &superblock.encode());
+    }
     let depth = geometry.directory_bits;
     for prefix in 0..geometry.directory_entries() as u32 {
         let word = DirectoryWord { segment: prefix, generation: FIRST_GENERATION, depth };
