@@ -32,7 +32,11 @@ const OWN_KEYS: u64 = 60;
 fn node(fabric: FabricKind, memory_mib: u64) -> (Node, Vec<FabricKind>) {
     let configure: fn(&mut sidestep_server::Config) = match fabric {
         FabricKind::Verbs => |_| {},
-        _ => |config| config.transport = Transport::Auto,
+        _ => |config| {
+            config.transport = Transport::Auto;
+            // What is overwritten is used again within the run.
+            config.grace_ms = 500;
+        },
     };
     let node = Node::start(fabric, &NodeOptions { memory_mib, configure });
     let all = [FabricKind::Verbs, FabricKind::Shm, FabricKind::Tcp];
@@ -62,7 +66,7 @@ fn assert_sound(report: &Report, when: &str) {
     assert!(report.accounts.is_balanced(), "{when}: {:#?}", report.accounts);
 }
 
-/// So many times the rounds that are wanted, if nobody has looked by then: what is overwritten is not used again.
+/// So many times the rounds that are wanted, if nobody has looked by then.
 const LONGEST: u64 = 5;
 /// Looks over each fabric while the writers work.
 const LOOKS: u64 = 5;
