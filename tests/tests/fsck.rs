@@ -257,6 +257,7 @@ fn damage_is_found_over_every_fabric(node: &Node) {
     let mark = free_map_offset(block).unwrap();
     let damages = [
         ("superblock-invalid", flip(Offset(0), 3)),
+        ("superblock-invalid", flip(Offset(512), 3)),
         ("stray-bytes", flip(Offset(1024), 3)),
         ("run-broken", flip(geometry.directory_word_offset(4), 58)),
         ("segment-outside", flip(geometry.directory_word_offset(4), 31)),

@@ -43,10 +43,10 @@ fn value(number: u32, round: u32) -> Vec<u8> {
     format!("value {number} of round {round} ").into_bytes().repeat(1 + number as usize % 20)
 }
 
-/// What kvserver says when it does not start.
-fn refused(directory: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+/// What kvserver says when it does not start over `fabric`.
+fn refused(directory: &Path, fabric: FabricKind, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(binary("kvserver"))
-        .args(["--listen", "127.0.0.1:0", "--admin-listen", "off", "--keep"])
+        .args(["--listen", "127.0.0.1:0", "--admin-listen", "off", "--transport", fabric.name(), "--keep"])
         .arg(directory)
         .args(arguments)
         .output()
@@ -111,15 +111,15 @@ fn what_does_not_fit_is_never_taken_over() {
     let shelf = Shelf::new("refused");
     let server = shelf.serve();
     server.client(LONG).session().and_then(|mut session| session.put(b"k", b"v")).expect("a put");
-    let (code, said) = refused(&shelf.0, &["-m", "32M"]);
+    let (code, said) = refused(&shelf.0, FabricKind::Tcp, &["-m", "32M"]);
     assert!(code != Some(0) && said.contains("in use"), "{code:?}: {said}");
     server.kill();
 
-    let (code, said) = refused(&shelf.0, &["-m", "64M"]);
+    let (code, said) = refused(&shelf.0, FabricKind::Tcp, &["-m", "64M"]);
     assert!(code != Some(0) && said.contains("33554432") && said.contains("67108864"), "{code:?}: {said}");
-    let (code, said) = refused(&shelf.0, &["-m", "32M", "--transport", "shm"]);
+    let (code, said) = refused(&shelf.0, FabricKind::Shm, &["-m", "32M"]);
     assert!(code != Some(0) && said.contains("shm"), "{code:?}: {said}");
-    let (code, said) = refused(Path::new("/"), &["-m", "32M"]);
+    let (code, said) = refused(Path::new("/"), FabricKind::Tcp, &["-m", "32M"]);
     assert!(code != Some(0) && said.contains("tmpfs"), "{code:?}: {said}");
 
     // A word of the directory is damaged: that is said, and the file is as it was.
@@ -128,7 +128,7 @@ fn what_does_not_fit_is_never_taken_over() {
     let mut bad = good.clone();
     bad[4096..4104].fill(0xff);
     std::fs::write(&file, &bad).expect("it can be written");
-    let (code, said) = refused(&shelf.0, &["-m", "32M"]);
+    let (code, said) = refused(&shelf.0, FabricKind::Tcp, &["-m", "32M"]);
     assert!(
         code != Some(0) && said.contains("damaged") && said.contains("nothing of it"),
         "{code:?}: {said}"

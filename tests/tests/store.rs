@@ -179,8 +179,10 @@ fn puts_do_not_use_up_what_is_kept_for_deletes(node: &Node) {
     assert!(whole >= 1 << 20, "a region of this size has a reserve");
     assert!(client.delete(b"first").unwrap());
     assert_eq!(whole - reserve(), 1 << 20, "one chunk at a time");
-    let error = client.put(b"another", b"").unwrap_err();
-    assert!(matches!(error, Error::OutOfMemory(_)), "{error}");
+    // There may be room where the deleted block was, if that was seen in time; no more.
+    let error = (0..2).find_map(|number| client.put(format!("another{number}").as_bytes(), b"").err());
+    assert!(matches!(error, Some(Error::OutOfMemory(_))), "{error:?}");
+    assert_eq!(whole - reserve(), 1 << 20, "puts take nothing of it");
     for number in 0..small.min(100) {
         assert!(client.delete(format!("key{number}").as_bytes()).unwrap(), "{number}");
     }
@@ -324,8 +326,9 @@ fn sessions_end_without_leaving_memory_behind(node: &Node) {
         client.put(b"k", format!("{round}").as_bytes()).unwrap();
         client.put(b"large", &vec![round as u8; 5000]).unwrap();
     }
+    // Of each class a chunk, and one or two that were given back and wait for an epoch.
     let statistics = node.running().statistics();
-    assert!(statistics.granted_bytes <= 3 << 20, "{} bytes granted", statistics.granted_bytes);
+    assert!(statistics.granted_bytes <= 6 << 20, "{} bytes granted", statistics.granted_bytes);
     sidestep_tests::system::until("all sessions are gone", || node.running().statistics().session_count == 0);
 }
 

@@ -1,7 +1,10 @@
 //! How much fits into a region.
 //!
-//! Always true: values are counted that the store has acknowledged, until it says that it has no memory; any other error ends
-//! the count as a failure. What was put in for that is taken out again.
+//! Always true: values are counted that the store has acknowledged, until it says for some seconds that it has no memory: a
+//! refusal makes it look for chunks that became empty, and these wait for an epoch. Any other error ends the count as a
+//! failure. What was put in for that is taken out again.
+
+use std::time::{Duration, Instant};
 
 use sidestep_client::{Client, Error};
 
@@ -9,6 +12,9 @@ use super::trouble::Trouble;
 
 /// So large that a chunk has few of them, and what is left of chunks of other sizes is of no use.
 const VALUE_BYTES: usize = 60 * 1024;
+
+/// The server looks for empty chunks once a second, if memory is refused; this is some of those looks, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// How many large values fit.
 ///
@@ -19,9 +25,18 @@ pub(super) fn capacity(client: &Client) -> Result<u64, Trouble> {
     let value = vec![7; VALUE_BYTES];
     let name = |number: u64| format!("capacity {number}");
     let mut count = 0;
+    let mut refused_since: Option<Instant> = None;
     loop {
         match session.put(name(count).as_bytes(), &value) {
-            Ok(()) => count += 1,
+            Ok(()) => {
+                count += 1;
+                refused_since = None;
+            }
+            Err(Error::OutOfMemory(_))
+                if refused_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE =>
+            {
+                std::thread::yield_now();
+            }
             Err(Error::OutOfMemory(_)) => break,
             Err(error) => return Err(Trouble::NoLastLook(error)),
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use sidestep_common::layout::{
     BLOCK_UNIT_BYTES, BUCKET_BYTES, BlockHeader, BlockMeta, BlockPlace, BlockRef, BucketHeader,
-    DirectoryWord, Offset, SLOTS_PER_BUCKET, SPARE_SUPERBLOCK_OFFSET, SizeClass, SlotState, SlotWord,
-    TICK_OFFSET, Tag, Version, WriteId, chunk_shape, free_map_offset,
+    DirectoryWord, Offset, SLOTS_PER_BUCKET, SizeClass, SlotState, SlotWord, TICK_OFFSET, Tag, Version,
+    WriteId, chunk_shape, free_map_offset,
 };
 use sidestep_common::wire::GrantHolder;
 
@@ -105,13 +105,6 @@ const DAMAGES: &[Damage] = &[
     ("superblock-invalid", |region| region.bytes[8] = 9),
     ("superblock-invalid", |region| region.bytes[33] ^= 4),
     ("superblock-invalid", |region| region.bytes[100] ^= 0x80),
-    ("superblock-invalid", |region| region.set_word(SPARE_SUPERBLOCK_OFFSET, 0)),
-    ("superblock-differs", |region| {
-        let mut other = region.facts.superblock;
-        other.hash_seed += 1;
-        let spare = SPARE_SUPERBLOCK_OFFSET.0 as usize;
-        region.bytes[spare..][..104].copy_from_slice(&other.encode());
-    }),
     ("superblock-differs", |region| {
         let mut other = region.facts.superblock;
         other.incarnation += 1;
@@ -124,9 +117,6 @@ const DAMAGES: &[Damage] = &[
     }),
     ("tick-ahead", |region| region.set_word(TICK_OFFSET, 1_000_001)),
     ("stray-bytes", |region| region.bytes[110] = 1),
-    ("stray-bytes", |region| region.bytes[300] = 1),
-    ("stray-bytes", |region| region.bytes[511] = 1),
-    ("stray-bytes", |region| region.bytes[616] = 1),
     ("stray-bytes", |region| region.bytes[4095] = 1),
     ("stray-bytes", |region| {
         let behind = region.geometry().directory_offset.plus(8 * region.geometry().directory_entries());
