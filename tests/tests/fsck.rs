@@ -71,6 +71,15 @@ const LONGEST: u64 = 5;
 /// Looks over each fabric while the writers work.
 const LOOKS: u64 = 5;
 
+/// A writer at work. It counts as one until it ends, however it ends: others wait for that.
+struct AtWork<'a>(&'a AtomicU64);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
 /// Puts, overwrites and deletes with values from none to an extent's, in sessions that come and go, for so many
 /// rounds and then for as long as `goes_on` says. Returns how many keys of its own it left.
 fn work(
@@ -116,7 +125,7 @@ fn work(
 /// that it is served by: nothing is found. When they have ended it is sound, nothing changes any more, no session has
 /// anything in hand, and the accounts make up the pool to the byte.
 fn a_region_under_load_raises_no_alarm(fabric: FabricKind) {
-    let (node, served) = node(fabric, 32);
+    let (node, served) = node(fabric, 64);
     let working = AtomicU64::new(WRITERS);
     let looks: Vec<AtomicU64> = served.iter().map(|_| AtomicU64::new(0)).collect();
     let looks = &looks[..];
@@ -139,11 +148,10 @@ fn a_region_under_load_raises_no_alarm(fabric: FabricKind) {
             .map(|writer| {
                 let (builder, working, served) = (node.builder(), &working, &served);
                 scope.spawn(move || {
+                    let _at_work = AtWork(working);
                     let fabric = served[writer as usize % served.len()];
                     let goes_on = || looks.iter().any(|looks| looks.load(Ordering::Relaxed) < LOOKS);
-                    let own_keys = work(&builder, fabric, writer, rounds, goes_on);
-                    working.fetch_sub(1, Ordering::Release);
-                    own_keys
+                    work(&builder, fabric, writer, rounds, goes_on)
                 })
             })
             .collect();
@@ -170,7 +178,7 @@ fn a_region_under_load_raises_no_alarm(fabric: FabricKind) {
 
 /// A dump that is made while clients work has no findings either.
 fn a_dump_of_a_region_under_load_raises_no_alarm(fabric: FabricKind) {
-    let (node, _) = node(fabric, 32);
+    let (node, _) = node(fabric, 64);
     let working = AtomicU64::new(WRITERS);
     let rounds = scaled(1500);
     let directory = tempfile::tempdir().unwrap();
@@ -178,8 +186,8 @@ fn a_dump_of_a_region_under_load_raises_no_alarm(fabric: FabricKind) {
         for writer in 0..WRITERS {
             let (builder, working) = (node.builder(), &working);
             scope.spawn(move || {
+                let _at_work = AtWork(working);
                 work(&builder, fabric, writer, rounds, || false);
-                working.fetch_sub(1, Ordering::Release);
             });
         }
         let mut live = live(node.builder(), fabric);
@@ -202,7 +210,7 @@ fn a_dump_of_a_region_under_load_raises_no_alarm(fabric: FabricKind) {
 /// Clients are killed in the midst of their work. They leave unpublished and unmarked blocks, which is no damage: they
 /// are in the accounts, as left behind, until they are swept.
 fn clients_that_are_killed_leave_a_sound_region(fabric: FabricKind) {
-    let (node, _) = node(fabric, 32);
+    let (node, _) = node(fabric, 64);
     let mut live = live(node.builder(), fabric);
     for round in 0..3 {
         let endpoint = format!("{}?fabric={fabric}", node.running().endpoint());
