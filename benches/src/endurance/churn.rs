@@ -185,7 +185,7 @@ impl Thread<'_> {
             return Some(begun.elapsed().as_nanos() as u64);
         }
         if self.live.len() >= target {
-            let Some(oldest) = self.live.pop_front() else { return None };
+            let oldest = self.live.pop_front()?;
             key_bytes(oldest.number, &mut self.key);
             let existed = self.store.delete(&self.key);
             self.wrong += u64::from(matches!(existed, Ok(false)));
@@ -300,7 +300,7 @@ pub fn churn(
     }
     let filled: Result<(), EnduranceError> = std::thread::scope(|scope| {
         let handles: Vec<_> = threads.iter_mut().map(|thread| scope.spawn(|| thread.fill())).collect();
-        handles.into_iter().map(joined).collect()
+        handles.into_iter().try_for_each(joined)
     });
     filled?;
     let mut churned = Churned {
