@@ -12,7 +12,7 @@ use sidestep_common::fabric::{
     Batch, BatchId, BufferError, Completion, Effect, Fabric, Failure, FailureKind, PostError, Replies, Reply,
     Verb, VerbList,
 };
-use sidestep_common::layout::SizeClass;
+use sidestep_common::layout::{BlockRef, SizeClass};
 use sidestep_common::wire::{BucketReport, ChunkPurpose};
 use smallvec::SmallVec;
 
@@ -41,8 +41,9 @@ pub(crate) trait Ground {
     /// Tells the server of a bucket without room. `false` if the index can't grow.
     fn report_bucket(&mut self, report: BucketReport, deadline: Deadline) -> Result<bool, Error>;
 
-    /// Does what the session owes the server. No operation is under way, but for one that is at its start.
-    fn attend(&mut self, _driver: &mut Driver, _deadline: Deadline) {}
+    /// Does what the session owes the server. No operation is under way, but for one that is at its start and may yet publish
+    /// the block that it `held`.
+    fn attend(&mut self, _driver: &mut Driver, _held: Option<BlockRef>, _deadline: Deadline) {}
 
     /// Gives back what memory it can; says whether there was any.
     fn relinquish(&mut self, _driver: &mut Driver, _deadline: Deadline) -> bool {
@@ -246,7 +247,7 @@ impl Driver {
             if pauses {
                 // Whoever it waits for may wait for this session: a rebuild, for memory that is recycled.
                 if is_alone && operations.iter().all(Operation::is_at_start) {
-                    ground.attend(self, deadline);
+                    ground.attend(self, operations[0].held_block(), deadline);
                 }
                 std::thread::sleep(self.pause.next_wait().min(deadline.left()));
             }
@@ -597,7 +598,8 @@ impl Driver {
                 return Err(Stop::Error(error));
             }
             if may_attend {
-                ground.attend(self, deadline);
+                // It wants a block and has none.
+                ground.attend(self, None, deadline);
             }
             std::thread::sleep(ripe_in.unwrap_or(MEMORY_WAIT).min(MEMORY_WAIT).min(deadline.left()));
             if now_ms.saturating_sub(refused_ms) < ASK_AGAIN_MS {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sidestep_common::fabric::{ConnectOptions, Effect, FabricKind, Join, SessionId, connect};
-use sidestep_common::layout::{SizeClass, Superblock, VALUE_BYTES_MAX};
+use sidestep_common::layout::{BlockRef, SizeClass, Superblock, VALUE_BYTES_MAX};
 use sidestep_common::wire::{BucketReport, ChunkPurpose, Hello, RefusalCode, Request, Response, Welcome};
 
 use crate::allocator::Allocator;
@@ -192,10 +192,12 @@ impl Ground for SessionGround {
         }
     }
 
-    fn attend(&mut self, driver: &mut Driver, deadline: Deadline) {
+    fn attend(&mut self, driver: &mut Driver, held: Option<BlockRef>, deadline: Deadline) {
         if self.control.news.are_there() {
+            self.allocator.hold(held);
             // What did not get through is done at another time.
             let _ = attend_on(driver, self, deadline);
+            self.allocator.hold(None);
         }
     }
 

@@ -5,7 +5,7 @@
 //! completed it begins to ripen: whoever has the chunk next finds it free.
 
 use sidestep_common::fabric::Reply;
-use sidestep_common::layout::Offset;
+use sidestep_common::layout::{BlockRef, Offset};
 use sidestep_common::planted::{Fault, is_planted};
 use sidestep_common::wire::AuditedChunk;
 
@@ -41,14 +41,27 @@ pub struct Reclaim {
 const WRITES_TOGETHER: usize = 32;
 
 impl Allocator {
-    /// Audit `number` was announced, and no operation of this session's is under way: what is in use now was so at its
-    /// beginning, if its end finds it in the same use.
+    /// Audit `number` was announced, and no operation of this session's is under way, but for one that waits at its start:
+    /// what is in use now was so at the audit's beginning, if its end finds it in the same use. ⚑ The block that is held is
+    /// left out: it may be published behind the scan.
     pub fn note_audit(&mut self, number: u64) {
-        for chunk in self.chunks.iter_mut() {
+        let held =
+            self.held.and_then(|block| self.hands.iter().rev().find(|hand| hand.offset == block.offset));
+        let held = held.map(|hand| hand.spot);
+        for (at, chunk) in self.chunks.numbered_mut() {
             if chunk.snapshot.as_ref().is_none_or(|snapshot| snapshot.audit != number) {
-                chunk.snapshot = Some(Snapshot { audit: number, blocks: chunk.in_use.clone() });
+                let mut blocks = chunk.in_use.clone();
+                if let Some(spot) = held.filter(|spot| spot.chunk == at) {
+                    blocks.remove(spot.index);
+                }
+                chunk.snapshot = Some(Snapshot { audit: number, blocks });
             }
         }
+    }
+
+    /// The block that the operation at its start has in hand, while it waits.
+    pub const fn hold(&mut self, block: Option<BlockRef>) {
+        self.held = block;
     }
 
     /// Chunks of which audit `number` can tell something new.

@@ -62,6 +62,11 @@ impl Chunks {
         self.chunks.iter_mut().flatten()
     }
 
+    /// With their numbers, to be changed.
+    pub(super) fn numbered_mut(&mut self) -> impl Iterator<Item = (u32, &mut Chunk)> {
+        (0..).zip(&mut self.chunks).filter_map(|(at, chunk)| Some((at, chunk.as_mut()?)))
+    }
+
     /// With their numbers.
     pub(super) fn numbered(&self) -> impl Iterator<Item = (u32, &Chunk)> {
         (0..).zip(&self.chunks).filter_map(|(at, chunk)| Some((at, chunk.as_ref()?)))

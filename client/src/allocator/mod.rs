@@ -65,6 +65,8 @@ pub struct Allocator {
     deletes: Vec<ClassMemory>,
     /// One for each operation under way, and those in limbo.
     hands: Vec<Hand>,
+    /// Of these, the one of an operation that waits at its start.
+    held: Option<BlockRef>,
     period: Period,
 }
 
@@ -83,6 +85,7 @@ impl Allocator {
             general: classes(),
             deletes: classes(),
             hands: Vec::new(),
+            held: None,
             period: Period::default(),
         }
     }

@@ -357,6 +357,31 @@ fn an_audit_says_nothing_of_later_uses() {
     assert!(actor.allocator.learn_audit(1, &audited).is_none());
 }
 
+/// An operation waits at its start, with a block that it has written: what it publishes behind the audit's scan is not taken for
+/// lost, while a block in limbo beside it is.
+#[test]
+fn a_block_that_is_held_is_not_audited() {
+    let (mut world, mut actor, class, _) = small();
+    world.grant(&mut actor, class, General);
+    let limbo = actor.allocator.allocate(class, General).unwrap();
+    let held = actor.allocator.allocate(class, General).unwrap();
+    actor.allocator.hold(Some(held));
+    actor.allocator.note_audit(1);
+    actor.allocator.hold(None);
+    actor.allocator.published(held);
+    let chunks = actor.allocator.audited_chunks(1);
+    let audited = [AuditedChunk { offset: chunks[0], reached: vec![] }];
+    let mut reclaim = actor.allocator.learn_audit(1, &audited).expect("the one in limbo");
+    world.audit_off();
+    assert_eq!(perform(&mut world, &mut actor, &mut reclaim), Ok(1));
+    let byte = |block| {
+        let mut mark = [0];
+        world.memory.read(free_map_offset(block).unwrap(), &mut mark).unwrap();
+        mark[0]
+    };
+    assert_eq!((byte(limbo), byte(held)), (limbo.version.0, 0));
+}
+
 /// Chunks that are empty go back as that, with each block's version; others only when all are wanted, and none with a block
 /// in hand. Whoever gets them next finds their blocks by their marks.
 #[test]

@@ -525,6 +525,10 @@ impl Operation for Change<'_> {
         matches!(self.state, State::Start | State::Full)
     }
 
+    fn held_block(&self) -> Option<BlockRef> {
+        self.block
+    }
+
     fn release(&mut self, context: &mut Context<'_>) {
         if let Some(block) = self.block.take() {
             context.allocator.give_back(block);

@@ -28,7 +28,7 @@ mod scan;
 pub(crate) mod tests;
 
 use sidestep_common::fabric::Reply;
-use sidestep_common::layout::{Offset, SLOTS_PER_BUCKET, SizeClass, Superblock, WriteId};
+use sidestep_common::layout::{BlockRef, Offset, SLOTS_PER_BUCKET, SizeClass, Superblock, WriteId};
 use sidestep_common::planted::{Fault, is_planted};
 use sidestep_common::wire::{BucketReport, ChunkPurpose};
 
@@ -145,6 +145,11 @@ pub trait Operation {
     /// acknowledge an epoch meanwhile; one that goes on with what it read may not.
     fn is_at_start(&self) -> bool {
         false
+    }
+
+    /// The block that it has in hand and may yet publish.
+    fn held_block(&self) -> Option<BlockRef> {
+        None
     }
 
     /// Ends the operation from outside, while none of its verbs is out: what it holds goes back.
