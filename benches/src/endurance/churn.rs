@@ -396,7 +396,8 @@ mod tests {
         let memory = Memory::default();
         let churned = churn(&memory, &plan(), &AtomicBool::new(false), &mut |_, _| {}).unwrap();
         assert_eq!((churned.errors, churned.wrong, churned.operations()), (0, 0, 9000));
-        assert!(churned.checked >= 9000 / OPERATIONS_PER_CHECK - 3);
+        // A thread that had no turn while the others filled the store has nothing to check for a while.
+        assert!(churned.checked >= 9000 / OPERATIONS_PER_CHECK / 3, "{}", churned.checked);
         assert_eq!(churned.parts.len(), PARTS);
         assert!(churned.parts.iter().all(|part| part.operations == 900));
         let filled = churned.filled.pool_bytes - churned.filled.free_bytes;

@@ -230,10 +230,12 @@ impl QueuePair {
             return earlier.all(Flight::is_whole);
         }
         let overtakes = matches!(flight.work, Work::Write(..));
+        // What a READ brings before an earlier one that is sent again is discarded: answers come in order.
+        let waits = matches!(flight.work, Work::Read(..));
         earlier.all(|earlier| {
             let is_passed =
                 matches!(earlier.work, Work::Read(..)) && earlier.arrived && earlier.refusal.is_none();
-            earlier.executed || overtakes && is_passed
+            earlier.executed && (earlier.is_whole() || !waits) || overtakes && is_passed
         })
     }
 
@@ -302,11 +304,13 @@ impl QueuePair {
             }
             Step::ReadAgain(_, at) => {
                 // The poster sends everything again from the lost answer on. The node answers for WRITEs and atomics
-                // without executing them, and executes READs.
-                let repeated: SmallVec<[usize; 8]> =
-                    self.reads_to_repeat().filter(|read| *read >= at).collect();
-                for read in repeated {
-                    self.flights[read].left = None;
+                // without executing them, and executes READs, those that it was in the middle of from their start.
+                if self.reads_to_repeat().any(|read| read == at) {
+                    for flight in self.flights.iter_mut().skip(at) {
+                        if matches!(flight.work, Work::Read(..)) && !flight.acknowledged {
+                            flight.left = None;
+                        }
+                    }
                 }
                 None
             }

@@ -93,6 +93,38 @@ fn reads_are_executed_again_and_atomics_are_not() {
     assert_eq!((word(&completions[0], 0), word(&completions[0], 1)), (7, 0));
 }
 
+/// A lost answer, while a later READ is under way or to come: neither brings what is older than what the repeated one brings.
+#[test]
+fn reads_behind_a_repeated_one_are_not_older() {
+    for begun in [true, false] {
+        let mut bed = Bed::new();
+        let (slot, block) = (bed.read(0, 8), bed.read(64, 16));
+        bed.post(vec![slot, block]);
+        bed.step(Step::Arrive);
+        bed.step(Step::Arrive);
+        bed.step(|id| Step::Execute(id, 0, Part::All));
+        if begun {
+            bed.step(|id| Step::Execute(id, 1, Part::Words { first: 0, count: 1 }));
+        }
+        bed.step(|id| Step::ReadAgain(id, 0));
+        assert!(bed.step(|id| Step::Execute(id, 1, Part::All)).is_none(), "before the repeated one");
+        for place in [64, 72, 0] {
+            bed.node.store(Offset(place), 9);
+        }
+        bed.step(|id| Step::Execute(id, 0, Part::All));
+        bed.step(|id| Step::Execute(id, 1, Part::All));
+        bed.step(Step::Acknowledge);
+        bed.step(Step::Acknowledge);
+        bed.step(Step::Complete);
+        let completions = bed.poll();
+        let Ok(replies) = &completions[0].result else { panic!() };
+        for reply in replies {
+            let Reply::Read(buffer) = reply else { panic!() };
+            assert!(buffer.as_slice().chunks(8).all(|word| word[0] == 9), "{begun}: {:?}", buffer.as_slice());
+        }
+    }
+}
+
 /// A WRITE may overtake a READ; a CAS may not, and nothing overtakes a CAS.
 #[test]
 fn only_a_write_overtakes_and_only_reads() {
