@@ -45,8 +45,11 @@ pub(crate) trait Ground {
     /// the block that it `held`.
     fn attend(&mut self, _driver: &mut Driver, _held: Option<BlockRef>, _deadline: Deadline) {}
 
-    /// Gives back what memory it can; says whether there was any.
-    fn relinquish(&mut self, _driver: &mut Driver, _deadline: Deadline) -> bool {
+    /// Gives back what memory it can.
+    fn relinquish(&mut self, _driver: &mut Driver, _deadline: Deadline) {}
+
+    /// Whether memory was given back since `since_ms`, which may come back.
+    fn gave_since(&self, _since_ms: u64) -> bool {
         false
     }
 }
@@ -219,7 +222,11 @@ impl Driver {
                         pauses = true;
                         return true;
                     }
-                    Stepped::Pauses => Err(Stop::Timeout(None)),
+                    Stepped::Pauses => {
+                        // None of its verbs is out: what it holds goes back.
+                        operation.release(&mut ground.context(now_ms()));
+                        Err(Stop::Timeout(None))
+                    }
                     Stepped::Done(result, last) => {
                         if let Some(last) = last {
                             one.tally.verbs += last.len() as u64;
@@ -405,7 +412,7 @@ impl Driver {
     /// Waits until every batch that is out has come back.
     fn wait_for(&mut self, active: &mut [Active], round_trip: u64, deadline: Deadline) -> Result<(), Halt> {
         let mut missing = active.iter().filter(|one| one.batch.is_some()).count();
-        self.ends_silently &= missing == 0;
+        let waits = missing > 0;
         let mut failure = None;
         while missing > 0 {
             if self.completions.is_empty() && !self.collect(deadline) {
@@ -436,6 +443,8 @@ impl Driver {
             }
             self.completions = completions;
         }
+        // What was posted before has executed too.
+        self.ends_silently &= !(waits && failure.is_none());
         failure.map_or(Ok(()), |failure| Err(Halt::Failed(failure)))
     }
 
@@ -552,8 +561,7 @@ impl Driver {
         deadline: Deadline,
     ) -> Result<(), Stop> {
         let mut refused: Option<(Error, u64)> = None;
-        // Until then, what this session gave back may come back to it.
-        let mut given_until_ms = None;
+        let mut has_relinquished = false;
         loop {
             let now_ms = now_ms();
             let context = ground.context(now_ms);
@@ -584,17 +592,18 @@ impl Driver {
                 }
                 continue;
             };
-            let Some(until_ms) = given_until_ms else {
-                let wait_ms = if ground.relinquish(self, deadline) { grace_ms } else { 0 };
-                given_until_ms = Some(now_ms + wait_ms);
+            if !std::mem::replace(&mut has_relinquished, true) {
+                ground.relinquish(self, deadline);
                 // What ripened in the meantime is looked for first.
                 refused = Some((error, refused_ms));
                 continue;
-            };
+            }
             let ripe_ms = ground.context(now_ms).allocator.ripe_ms(class, purpose, grace_ms);
             let ripe_in = ripe_ms.map(|ripe_ms| Duration::from_millis(ripe_ms.saturating_sub(now_ms)));
             let ripens = ripe_in.is_some_and(|wait| wait < deadline.left());
-            if deadline.has_passed() || !ripens && now_ms >= until_ms {
+            // What this session gave back a moment ago may come back to it.
+            let returns = ground.gave_since(now_ms.saturating_sub(grace_ms));
+            if deadline.has_passed() || !ripens && !returns {
                 return Err(Stop::Error(error));
             }
             if may_attend {

@@ -93,6 +93,8 @@ pub(crate) struct SessionGround {
     pub(crate) audit_asked: u64,
     /// Classes that were looked through for memory that can go back.
     pub(crate) tidied: usize,
+    /// When memory went back last.
+    pub(crate) gave_ms: Option<u64>,
     /// The server is short of memory, as far as is known.
     pub(crate) is_memory_wanted: bool,
     counters: SharedCounters,
@@ -117,6 +119,7 @@ impl SessionGround {
             hinted: VecDeque::new(),
             audit_asked: 0,
             tidied: 0,
+            gave_ms: None,
             is_memory_wanted: false,
             counters: SharedCounters::clone(counters),
         }
@@ -201,8 +204,12 @@ impl Ground for SessionGround {
         }
     }
 
-    fn relinquish(&mut self, driver: &mut Driver, deadline: Deadline) -> bool {
-        relinquish(driver, self, deadline)
+    fn relinquish(&mut self, driver: &mut Driver, deadline: Deadline) {
+        relinquish(driver, self, deadline);
+    }
+
+    fn gave_since(&self, since_ms: u64) -> bool {
+        self.gave_ms.is_some_and(|gave_ms| gave_ms >= since_ms)
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod inspect;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,6 +75,8 @@ impl Session {
         check_key(key)?;
         let mut read = Some(read);
         let mut value = None;
+        // A panic of the caller's code must not take the connection with it.
+        let mut call = |bytes: &[u8]| read.take().map(|read| catch_unwind(AssertUnwindSafe(|| read(bytes))));
         self.perform(Kind::Get, Deadline::after(self.timeout), &mut |session, link, deadline| {
             let mut operation = [Get::new(key, link.member.ground.view.superblock.hash_seed)];
             session.run(Kind::Get, link, &mut operation, deadline, |finished: Finished<'_, Option<Found>>| {
@@ -81,13 +84,13 @@ impl Session {
                     None => Ending::Miss,
                     Some(found) => {
                         let bytes = found_value(&found, finished.replies);
-                        value = read.take().map(|read| read(bytes));
+                        value = call(bytes);
                         Ending::Hit
                     }
                 })
             })
         })?;
-        Ok(value)
+        Ok(value.map(|read| read.unwrap_or_else(|panic| resume_unwind(panic))))
     }
 
     /// The values of `keys`, in their order, with the round trips of one get.
@@ -279,12 +282,22 @@ impl Session {
     fn say_goodbye(&mut self) {
         let deadline = Deadline::after(self.timeout.min(Duration::from_secs(1)));
         let Some((driver, mut member)) = self.joiner.leave(deadline) else { return };
-        if let Some(mut driver) = driver
-            && driver.ends_silently()
-            && !driver.is_broken()
-        {
-            // The mark of the last freed block; a verb behind it completes after it.
-            driver.run(&mut member.ground, &mut [ReadPiece::probe(8)], deadline, |_| {});
+        // Whether the marks of the last freed blocks have certainly executed. If not, the session ends without a word: then
+        // the server looks for what was not marked.
+        let is_clean = match driver {
+            Some(mut driver) if !driver.is_broken() && driver.ends_silently() => {
+                // A verb behind them completes after them.
+                let mut probed = false;
+                driver.run(&mut member.ground, &mut [ReadPiece::probe(8)], deadline, |finished| {
+                    probed = finished.result.is_ok();
+                });
+                probed
+            }
+            Some(driver) => !driver.is_broken(),
+            None => false,
+        };
+        if !is_clean && self.joiner.shared.settings.rights.can_write() {
+            return;
         }
         // The server takes chunks of a session whose verbs are all done; the fabric was dropped, which sees to that.
         // What fails here only leaves the memory to the server's own clean-up.

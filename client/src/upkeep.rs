@@ -97,21 +97,20 @@ pub(crate) fn tidy(driver: &mut Driver, ground: &mut SessionGround, give: Give, 
         if returned.is_empty() {
             break;
         }
+        ground.gave_ms = Some(now_ms);
         ground.control().send_later(Request::ReturnChunks(returned));
     }
     ground.control().ring();
     is_done
 }
 
-/// Gives back every chunk that is empty, whatever its class; says whether there was one.
-pub(crate) fn relinquish(driver: &mut Driver, ground: &mut SessionGround, deadline: Deadline) -> bool {
-    let before = ground.allocator.chunk_count();
+/// Gives back every chunk that is empty, whatever its class.
+pub(crate) fn relinquish(driver: &mut Driver, ground: &mut SessionGround, deadline: Deadline) {
     for _ in 0..ground.allocator.classes().len() {
         if !tidy(driver, ground, Give::Empty, deadline) {
             break;
         }
     }
-    ground.allocator.chunk_count() < before
 }
 
 /// The same for a session that was idle for long. If memory is short it keeps none, whatever keys' values are in it: the next

@@ -16,13 +16,19 @@ const FIRST_GENERATION: u32 = 1;
 /// Fewer segments than this a thread are not worth the thread.
 const SEGMENTS_PER_THREAD_MIN: u64 = 1024;
 
-/// Writes both copies of the superblock, the one that clients read last.
+/// Writes both copies of the superblock: first the one at `first`, which must be bad if one is. Whoever stops on the way leaves a
+/// good one.
 ///
 /// # Errors
 /// If the memory is too short.
-pub fn write_superblock(words: WordMemory, superblock: &Superblock) -> Result<(), AccessError> {
-    words.write(SPARE_SUPERBLOCK_OFFSET, &superblock.encode())?;
-    words.write(Offset(0), &superblock.encode())
+pub fn write_superblock(
+    words: WordMemory,
+    superblock: &Superblock,
+    first: Offset,
+) -> Result<(), AccessError> {
+    let second = if first == SPARE_SUPERBLOCK_OFFSET { Offset(0) } else { SPARE_SUPERBLOCK_OFFSET };
+    words.write(first, &superblock.encode())?;
+    words.write(second, &superblock.encode())
 }
 
 /// A region that is ready for clients.
@@ -72,7 +78,8 @@ impl Region {
             grace_ms,
         };
         words.store(TICK_OFFSET, 0)?;
-        write_superblock(words, &superblock)?;
+        // The one that clients read comes last.
+        write_superblock(words, &superblock, SPARE_SUPERBLOCK_OFFSET)?;
         Ok(Self { superblock, words, created: Instant::now(), tick_before_ms: 0 })
     }
 
@@ -83,7 +90,7 @@ impl Region {
 
     /// How long there has been a server for it, in milliseconds.
     pub fn age_ms(&self) -> u64 {
-        self.tick_before_ms + self.created.elapsed().as_millis() as u64
+        self.tick_before_ms.saturating_add(self.created.elapsed().as_millis() as u64)
     }
 
     /// Advances the tick to the present. Only one thread does this, so that it never goes back.

@@ -167,7 +167,7 @@ impl Running {
             threads,
             name: format!("sidestep-{}", self.node.control.port()),
         };
-        let kept = config.keep.as_deref().map(|path| Kept::open(path, bytes, threads)).transpose()?;
+        let mut kept = config.keep.as_deref().map(|path| Kept::open(path, bytes, threads)).transpose()?;
         let (plan, mapping) = match &kept {
             Some(kept) => (plan.of_kept_region(), Arc::clone(kept.mapping())),
             None => {
@@ -185,7 +185,7 @@ impl Running {
                 (Region::format(words, geometry, domain, grace_ms, segments, threads)?, Vec::new())
             }
         };
-        if let Some(kept) = &kept {
+        if let Some(kept) = &mut kept {
             kept.finish().map_err(KeepStartError::from)?;
         }
         self.kept = kept;

@@ -196,7 +196,11 @@ impl Allocator {
         };
         let general = first(&self.general);
         let deletes = (purpose == ChunkPurpose::Delete).then(|| first(&self.deletes)).flatten();
-        [general, deletes].into_iter().flatten().min().map(|seen_ms| seen_ms + grace_ms + 1)
+        [general, deletes]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|seen_ms| seen_ms.saturating_add(grace_ms).saturating_add(1))
     }
 
     /// How many chunks to ask for: one at first, then twice as many each time. For deletes always one: it may come
@@ -266,11 +270,6 @@ impl Allocator {
     /// Whether the session has any chunk.
     pub fn has_chunks(&self) -> bool {
         self.chunks.iter().next().is_some()
-    }
-
-    /// How many chunks there are.
-    pub fn chunk_count(&self) -> usize {
-        self.chunks.iter().count()
     }
 
     /// Class and purpose of all chunks, each once.

@@ -48,7 +48,9 @@ impl Allocator {
                     chunk.reuses = [0, chunk.reuses[0]];
                 }
             }
-            None if asked_ms.is_some_and(|asked_ms| asked_ms > *began_ms) => *until = Some(pulse.epoch + 1),
+            None if asked_ms.is_some_and(|asked_ms| asked_ms > *began_ms) => {
+                *until = Some(pulse.epoch.saturating_add(1))
+            }
             _ => {}
         }
     }

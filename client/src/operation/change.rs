@@ -74,8 +74,8 @@ enum State {
     Bucket,
     /// The READ of the directory word is out.
     Directory,
-    /// A delete waits for block memory before it reads the candidates' blocks.
-    Verify(Scan),
+    /// A delete waits for block memory, and begins again when it has it.
+    Verify,
     /// The READs of these candidates' blocks are out.
     Blocks(SmallVec<[Candidate; 4]>, Scan),
     /// The bucket was reported full, and its segment is being rebuilt, or was.
@@ -277,7 +277,8 @@ impl<'a> Change<'a> {
             match self.own_block(context) {
                 Ok(block) => plan.extend(self.write_block(context, block)),
                 Err(purpose) => {
-                    self.state = State::Verify(scan);
+                    // ⚑ It may be a while: what was read until now is not used after it.
+                    self.state = State::Verify;
                     return Step::Memory(self.class, purpose);
                 }
             }
@@ -494,7 +495,7 @@ impl Operation for Change<'_> {
                     Err(error) => self.end(context, Err(error)),
                 }
             }
-            State::Verify(scan) => self.verify(context, scan),
+            State::Verify => self.start(context),
             State::Full => self.refresh(context),
             State::Blocks(candidates, scan) => self.judge_blocks(context, &candidates, scan, replies),
             State::Insert(slot, scan) => self.inserted(context, slot, scan, old_word(replies)),
@@ -522,7 +523,7 @@ impl Operation for Change<'_> {
     }
 
     fn is_at_start(&self) -> bool {
-        matches!(self.state, State::Start | State::Full)
+        matches!(self.state, State::Start | State::Verify | State::Full)
     }
 
     fn held_block(&self) -> Option<BlockRef> {
@@ -544,7 +545,7 @@ impl Operation for Change<'_> {
             State::Start => "start",
             State::Bucket => "bucket",
             State::Directory => "directory",
-            State::Verify(_) => "memory",
+            State::Verify => "memory",
             State::Full => "full",
             State::Blocks(..) => "blocks",
             State::Insert(..) => "insert",

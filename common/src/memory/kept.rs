@@ -17,6 +17,8 @@ use rustix::io::Errno;
 const NAME: &str = "region";
 /// Its name until it is one.
 const UNFINISHED: &str = "region.unfinished";
+/// Whoever has the region has a lock on this.
+const LOCK: &str = "lock";
 /// From Linux's `magic.h`.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
@@ -69,8 +71,9 @@ pub enum KeepError {
 #[derive(Debug)]
 pub struct KeptDirectory {
     path: PathBuf,
-    /// Holds the lock.
     directory: OwnedFd,
+    /// Nobody else can open it, so nobody else can hold the lock.
+    _lock: OwnedFd,
     page_bytes: u64,
 }
 
@@ -88,13 +91,16 @@ impl KeptDirectory {
         if found != TMPFS_MAGIC && found != HUGETLBFS_MAGIC {
             return Err(KeepError::NotMemory { path: path.to_owned(), found });
         }
-        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let lock = rustix::fs::openat(&directory, LOCK, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(system("open the lock in"))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(KeepError::InUse { path: path.to_owned() }),
             Err(errno) => return Err(system("lock")(errno)),
         }
         let page_bytes = status.f_bsize as u64;
-        Ok(Self { path: path.to_owned(), directory, page_bytes })
+        Ok(Self { path: path.to_owned(), directory, _lock: lock, page_bytes })
     }
 
     /// Bytes of a page there; the file's length is a multiple.
@@ -147,6 +153,12 @@ impl KeptDirectory {
             system("give its length to", &path, errno)
         })?;
         Ok(file)
+    }
+
+    /// Removes a file that was made and is no region.
+    pub fn abandon(&self) {
+        // What can't be removed is at the next start.
+        let _ = rustix::fs::unlinkat(&self.directory, UNFINISHED, AtFlags::empty());
     }
 
     /// The file that was made is a whole region: it gets its name.

@@ -8,7 +8,9 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sidestep_common::layout::{DirectoryWord, SLOTS_PER_BUCKET, Superblock};
+use sidestep_common::layout::{
+    BUCKET_BYTES, BUCKETS_PER_SEGMENT, BucketHeader, DirectoryWord, SLOTS_PER_BUCKET, Superblock,
+};
 use sidestep_common::memory::WordMemory;
 use sidestep_common::wire::{BucketReport, DirectoryRun, Refusal, RefusalCode};
 
@@ -241,6 +243,14 @@ impl Growth {
     fn begin(&self, hands: &mut Hands) -> Result<(Rebuild, NewSegments), Did> {
         loop {
             let Some((wish, word, can_split)) = self.next_wish() else { return Err(Did::Nothing) };
+            if !self.is_sound(wish.first, word) {
+                tracing::error!(
+                    entry = wish.first,
+                    ?word,
+                    "a directory word is not that of its segment; it is not rebuilt"
+                );
+                continue;
+            }
             let two = match self.advice(&mut hands.slots, word, wish.is_full, can_split) {
                 Advice::Split => true,
                 Advice::Compact => false,
@@ -257,6 +267,28 @@ impl Growth {
                 None => unreachable!("{word:?} can't become {taken:?}, which the pool has"),
             }
         }
+    }
+
+    /// Whether all of the word's run names it, and its segment is of that run. Whoever may write may write a word anywhere; a
+    /// rebuild by it would take other keys' segments away.
+    fn is_sound(&self, entry: u32, word: DirectoryWord) -> bool {
+        let geometry = &self.index.geometry;
+        if word.depth > geometry.directory_bits {
+            return false;
+        }
+        let run = self.index.run(entry, word.depth);
+        let prefix = run.first >> (geometry.directory_bits - word.depth);
+        let Some(segment) = geometry.segment_offset(word) else { return false };
+        (run.first..run.first + run.count).all(|entry| self.word(entry) == Some(word))
+            && (0..BUCKETS_PER_SEGMENT).all(|bucket| {
+                let header = self.words.load(segment.plus(bucket * BUCKET_BYTES));
+                header.is_ok_and(|bits| {
+                    let header = BucketHeader::from_bits(bits);
+                    !header.sealed
+                        && (header.depth, header.prefix, header.generation)
+                            == (word.depth, prefix, word.generation)
+                })
+            })
     }
 
     /// The next wish that isn't late, one for which a writer waits first; with the directory word that it is about.

@@ -133,6 +133,10 @@ impl Work {
                     if work.is_under_way {
                         break;
                     }
+                    // A large index takes seconds: what waits for epochs does not wait for the scan.
+                    let quiesced = serving.epochs().quiesced();
+                    serving.pool().recycle(quiesced);
+                    raise_if_wanted(serving);
                 }
                 Ok(Progress::GoesOn) => {}
                 Ok(Progress::Waits) => break,

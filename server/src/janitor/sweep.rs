@@ -91,6 +91,16 @@ impl SweepBook {
         self.deaths.push(death);
     }
 
+    /// Marks may have been lost, though nobody died.
+    pub const fn want(&mut self) {
+        self.is_wanted = true;
+    }
+
+    /// Whether blocks that an audit found lost in the chunk at `offset` may not be reclaimed yet.
+    pub fn concerns(&self, offset: u64) -> bool {
+        self.begun > self.done || self.audited.contains_key(&offset)
+    }
+
     /// The newest audit that was announced.
     pub const fn begun(&self) -> u64 {
         self.begun

@@ -59,6 +59,16 @@ pub struct Kept {
     directory: KeptDirectory,
     mapping: Arc<Mapping>,
     is_new: bool,
+    is_finished: bool,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // A start that failed leaves nothing behind.
+        if !self.is_finished {
+            self.directory.abandon();
+        }
+    }
 }
 
 impl Kept {
@@ -78,9 +88,15 @@ impl Kept {
             Some((file, _)) => (file, false),
             None => (directory.create(bytes)?, true),
         };
-        let mapping = Mapping::keep(&file, bytes, page_bytes, threads, is_new)
-            .map_err(|source| KeepStartError::Memory { bytes, source })?;
-        Ok(Self { directory, mapping: Arc::new(mapping), is_new })
+        match Mapping::keep(&file, bytes, page_bytes, threads, is_new) {
+            Ok(mapping) => Ok(Self { directory, mapping: Arc::new(mapping), is_new, is_finished: !is_new }),
+            Err(source) => {
+                if is_new {
+                    directory.abandon();
+                }
+                Err(KeepStartError::Memory { bytes, source })
+            }
+        }
     }
 
     /// The memory.
@@ -116,7 +132,11 @@ impl Kept {
     ///
     /// # Errors
     /// [`KeepError`].
-    pub fn finish(&self) -> Result<(), KeepError> {
-        if self.is_new { self.directory.finish() } else { Ok(()) }
+    pub fn finish(&mut self) -> Result<(), KeepError> {
+        if !self.is_finished {
+            self.directory.finish()?;
+            self.is_finished = true;
+        }
+        Ok(())
     }
 }

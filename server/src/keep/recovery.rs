@@ -7,14 +7,14 @@
 //! What the old process may have left half done, and what becomes of it:
 //!
 //! ```text
-//! a rebuild that sealed slots, published nothing     MOVED ─▶ LIVE, CLOSED ─▶ EMPTY, headers open again
-//! one that published some words of a new segment     the other words of its run are published
-//! a split that published one half only               the other half is built and published
-//! one that published all, and not unsealed all       MOVED ─▶ LIVE, CLOSED ─▶ EMPTY
+//! a rebuild that sealed slots, published nothing     the segment is built anew, with everything open, and published
+//! one that published some words of a new segment     the same, for its whole run
+//! a split that published one half only               both halves are built and published
+//! one that published all, and not unsealed all       the same
 //! chunks: which there are is known from the slots; what no slot reaches is free
 //! ```
 //!
-//! That CLOSED becomes EMPTY forgets deleted keys, which were absent already; nobody is under way who could have
+//! That CLOSED slots are left out forgets deleted keys, which were absent already; nobody is under way who could have
 //! read the slot before.
 
 use std::collections::BTreeMap;
@@ -28,6 +28,7 @@ use sidestep_common::layout::{
 };
 use sidestep_common::memory::{AccessError, WordMemory};
 
+use crate::pool::reserve_end;
 use crate::region::write_superblock;
 
 /// A region can't be taken over. It is as it was.
@@ -113,6 +114,9 @@ struct Reached {
     versions: Vec<Option<u8>>,
 }
 
+/// A tick beyond this, a thousand years, is nonsense.
+const TICK_MS_MAX: u64 = 1000 * 366 * 24 * 3600 * 1000;
+
 /// What the region is from now on.
 #[derive(Clone, Copy, Debug)]
 pub struct NewLife {
@@ -130,7 +134,7 @@ pub struct NewLife {
 /// [`RecoveryError`]; then nothing was changed.
 pub fn take_over(words: WordMemory, life: NewLife) -> Result<Recovered, RecoveryError> {
     let NewLife { domain, grace_ms, incarnation } = life;
-    let superblock = read_superblock(words)?;
+    let (superblock, bad) = read_superblock(words)?;
     let geometry = superblock.geometry;
     if geometry.region_bytes != words.bytes() {
         return Err(RecoveryError::Length {
@@ -150,30 +154,26 @@ pub fn take_over(words: WordMemory, life: NewLife) -> Result<Recovered, Recovery
     let mut serving: Vec<u32> = plan.iter().map(|serving| serving.word.segment).collect();
     serving.sort_unstable();
     let mut free = (0..geometry.segment_count as u32).filter(|number| serving.binary_search(number).is_err());
-    // A half gets its segment now: what can't be done must be known before anything is.
+    // What is built anew gets its segment now: what can't be done must be known before anything is.
     let mut segments = Vec::with_capacity(plan.len());
-    for one in &plan {
-        segments.push(if one.is_to_be_built { free.next() } else { Some(one.word.segment) });
-        if segments.last() == Some(&None) {
-            let what = "a split is half done, and there is no free segment to finish it";
+    for (one, is_sealed) in plan.iter().zip(is_sealed) {
+        let is_built = one.is_to_be_built || is_sealed;
+        let segment = if is_built { free.next() } else { None };
+        if is_built && segment.is_none() {
+            let what = "more rebuilds are half done than there are free segments to finish them";
             return damaged(geometry.directory_word_offset(one.first), what);
         }
+        segments.push(segment);
     }
     // From here on everything fits; what follows can be repeated.
     let mut mended = 0;
-    for ((one, is_sealed), segment) in plan.iter().zip(is_sealed).zip(segments) {
-        let word = match segment.filter(|_| one.is_to_be_built) {
+    for (one, segment) in plan.iter().zip(segments) {
+        let word = match segment {
             Some(segment) => {
                 mended += 1;
-                build_half(words, &geometry, *one, segment, superblock.hash_seed)?
+                build(words, &geometry, *one, segment, superblock.hash_seed)?
             }
-            None => {
-                if is_sealed {
-                    mended += 1;
-                    unseal(words, &geometry, one.word)?;
-                }
-                one.word
-            }
+            None => one.word,
         };
         for entry in one.first..one.first + one.count {
             words.store(geometry.directory_word_offset(entry), word.to_bits())?;
@@ -181,21 +181,25 @@ pub fn take_over(words: WordMemory, life: NewLife) -> Result<Recovered, Recovery
     }
     let chunks = check.chunks.settle(words)?;
     let superblock = Superblock { incarnation, grace_ms, ..superblock };
-    write_superblock(words, &superblock)?;
-    let tick_ms = words.load(TICK_OFFSET)?;
+    write_superblock(words, &superblock, bad)?;
+    // One that no server can have reached was written by somebody else.
+    let tick_ms = words.load(TICK_OFFSET)?.min(TICK_MS_MAX);
     Ok(Recovered { superblock, tick_ms, chunks, keys: check.keys, mended })
 }
 
-/// The superblock, or the spare copy if a crash came while the first was written.
-fn read_superblock(words: WordMemory) -> Result<Superblock, RecoveryError> {
+/// The superblock, or the spare copy if a crash came while the first was written; and the copy to be written first.
+fn read_superblock(words: WordMemory) -> Result<(Superblock, Offset), RecoveryError> {
     let read = |offset| -> Result<Result<Superblock, SuperblockError>, AccessError> {
         let mut bytes = [0; 256];
         words.read(offset, &mut bytes)?;
         Ok(Superblock::parse(&bytes))
     };
     match read(Offset(0))? {
-        Ok(superblock) => Ok(superblock),
-        Err(error) => read(SPARE_SUPERBLOCK_OFFSET)?.map_err(|_| error.into()),
+        Ok(superblock) => Ok((superblock, SPARE_SUPERBLOCK_OFFSET)),
+        Err(error) => {
+            let superblock = read(SPARE_SUPERBLOCK_OFFSET)?.map_err(|_| error)?;
+            Ok((superblock, Offset(0)))
+        }
     }
 }
 
@@ -354,6 +358,10 @@ impl Chunks {
         if !geometry.block_pool_holds(place.chunk, shape.bytes) {
             return damaged(slot, "a slot names a block of a chunk outside the pool");
         }
+        let border = reserve_end(geometry);
+        if place.chunk.0 < border && place.chunk.0 + shape.bytes > border {
+            return damaged(slot, "a slot names a block of a chunk that is partly in the reserve");
+        }
         let reached = self.0.entry(place.chunk.0).or_insert_with(|| Reached {
             class: block.class,
             versions: vec![None; shape.block_count as usize],
@@ -420,31 +428,9 @@ const fn free_version(header: u8, map: u8) -> u8 {
     if next == map { next.wrapping_add(1) } else { next }
 }
 
-/// Opens what a rebuild sealed.
-fn unseal(words: WordMemory, geometry: &Geometry, word: DirectoryWord) -> Result<(), AccessError> {
-    let Some(segment) = geometry.segment_offset(word) else { return Ok(()) };
-    for number in 0..BUCKETS_PER_SEGMENT {
-        let bucket = segment.plus(number * BUCKET_BYTES);
-        for slot in 0..SLOTS_PER_BUCKET as u64 {
-            let place = bucket.plus(BUCKET_HEADER_BYTES + 8 * slot);
-            let content = SlotWord::from_bits(words.load(place)?);
-            let opened = match content.state() {
-                SlotState::Moved(_) => content.to_live(),
-                SlotState::Closed => SlotWord::EMPTY,
-                _ => continue,
-            };
-            words.store(place, opened.bits())?;
-        }
-        let header = BucketHeader::from_bits(words.load(bucket)?);
-        if header.sealed {
-            words.store(bucket, BucketHeader { sealed: false, ..header }.to_bits())?;
-        }
-    }
-    Ok(())
-}
-
-/// Builds one half of a segment that was split, with everything open, in segment number `number`.
-fn build_half(
+/// Builds what a run's keys need, with everything open and no slot left out, in segment number `number`: one half of a segment
+/// that was split, or all of one that was sealed. ⚑ The old segment stays as it is, so whoever stops on the way changed nothing.
+fn build(
     words: WordMemory,
     geometry: &Geometry,
     half: Serving,
@@ -466,14 +452,19 @@ fn build_half(
         words.store(place, header.to_bits())?;
         let mut next = 0;
         for content in old.slots {
-            let (SlotState::Moved(block) | SlotState::Live(block)) = content.state() else { continue };
+            let (content, block) = match content.state() {
+                SlotState::Moved(block) | SlotState::Live(block) => (content.to_live(), block),
+                // Written after it was opened again; its block is in use.
+                SlotState::Deleted(block) => (content, block),
+                _ => continue,
+            };
             let mut block_bytes = vec![0; block.class.bytes() as usize];
             words.read(block.offset, &mut block_bytes)?;
             let Ok(parsed) = Block::parse(&block_bytes, block) else { continue };
             if !header.serves(KeyHash::of(parsed.key, seed)) {
                 continue;
             }
-            words.store(place.plus(BUCKET_HEADER_BYTES + 8 * next), content.to_live().bits())?;
+            words.store(place.plus(BUCKET_HEADER_BYTES + 8 * next), content.bits())?;
             next += 1;
         }
         for slot in next..SLOTS_PER_BUCKET as u64 {

@@ -156,6 +156,11 @@ impl Node {
             return Err(refusal(RefusalCode::Invalid, message));
         }
         tracing::info!(session = session.0, %fabric, "session joins anew");
+        if rights.can_write() {
+            // The last marks of the old data path may not have got through, and nobody knows of which blocks.
+            serving.sweeps().want();
+            serving.bell.ring();
+        }
         self.join(serving, session, fabric, rights, peer)
     }
 

@@ -350,8 +350,16 @@ impl Node {
     /// The refusal to send; then nothing was taken.
     pub fn return_chunks(&self, session: SessionId, chunks: Vec<ReturnedChunk>) -> Result<(), Refusal> {
         let serving = self.serving_or_refuse()?;
+        let with_blocks: Vec<u64> =
+            chunks.iter().filter(|chunk| !chunk.empty).map(|chunk| chunk.offset).collect();
         let returned = serving.pool().return_chunks(session, chunks, || serving.epochs().target());
         returned.map_err(|error| refusal(RefusalCode::Invalid, error.to_string()))?;
+        // What an audit is about to find, or found, for this owner must be found again for nobody.
+        let mut sweeps = serving.sweeps();
+        if with_blocks.into_iter().any(|offset| sweeps.concerns(offset)) {
+            sweeps.want();
+        }
+        drop(sweeps);
         serving.bell.ring();
         Ok(())
     }

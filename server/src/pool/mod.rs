@@ -133,12 +133,7 @@ impl BlockPool {
     /// All of a fresh region's pool, whose bytes are `words`. A session may hold `quota_bytes`.
     pub fn new(geometry: &Geometry, quota_bytes: Option<u64>, words: WordMemory) -> Self {
         let (start, bytes) = (geometry.block_pool_offset, geometry.block_pool_bytes);
-        let chunks = bytes / CHUNK_BYTES;
-        let reserve_chunks = match chunks {
-            0..RESERVE_POOL_CHUNKS_MIN => 0,
-            _ => (chunks / RESERVE_SHARE).clamp(1, RESERVE_CHUNKS_MAX),
-        };
-        let reserve_bytes = reserve_chunks * CHUNK_BYTES;
+        let reserve_bytes = reserve_end(geometry) - start.0;
         Self {
             reserve: FreeRuns::of(start, reserve_bytes),
             free: FreeRuns::of(start.plus(reserve_bytes), bytes - reserve_bytes),
@@ -485,6 +480,22 @@ impl BlockPool {
         let runs = if offset < self.reserve_end { &mut self.reserve } else { &mut self.free };
         runs.give_back(Offset(offset), bytes);
     }
+}
+
+/// Where the reserve ends, which begins where the pool does.
+pub const fn reserve_end(geometry: &Geometry) -> u64 {
+    let chunks = geometry.block_pool_bytes / CHUNK_BYTES;
+    let share = chunks / RESERVE_SHARE;
+    let reserve_chunks = if chunks < RESERVE_POOL_CHUNKS_MIN {
+        0
+    } else if share < 1 {
+        1
+    } else if share > RESERVE_CHUNKS_MAX {
+        RESERVE_CHUNKS_MAX
+    } else {
+        share
+    };
+    geometry.block_pool_offset.0 + reserve_chunks * CHUNK_BYTES
 }
 
 /// Bytes of a grant with so many versions in a message, generously.
