@@ -13,6 +13,7 @@ use sidestep_tests::{AWKWARD_KEYS, cases, scaled};
 fn main() {
     run_suite(&cases![
         keys_may_be_any_bytes: 64,
+        a_panic_in_the_callers_code_costs_nothing: 64,
         keys_and_values_have_the_same_limits_everywhere: 64,
         values_of_every_size_come_back: 128,
         many_large_values_come_at_once: 128,
@@ -28,6 +29,19 @@ fn main() {
         unused_memory_of_a_clean_session_is_used_by_the_next: 16,
         a_clean_end_loses_no_mark: 64,
     ])
+}
+
+/// The caller's code panics while it looks at a value: the session goes on as if nothing had happened.
+fn a_panic_in_the_callers_code_costs_nothing(node: &Node) {
+    let client = node.client();
+    let mut session = client.session().unwrap();
+    session.put(b"k", b"v").unwrap();
+    let look = std::panic::AssertUnwindSafe(|| session.get_with(b"k", |_| panic!("on purpose, by a test")));
+    let panicked = std::panic::catch_unwind(look);
+    assert!(panicked.is_err());
+    let before = session.statistics().reconnects;
+    assert_eq!(session.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    assert_eq!(session.statistics().reconnects, before);
 }
 
 /// Leading NULs, blanks, line ends, bytes that are no text, look-alikes: all different, all come back.

@@ -101,10 +101,13 @@ impl Bed {
                 .into_iter()
                 .filter(|(_, word)| matches!(word.state(), SlotState::Live(found) if found == *block));
             assert_eq!(found.count(), 1, "{}", String::from_utf8_lossy(key));
-            for (_, word) in self.slots(key) {
+            let slots = self.slots(key);
+            for (_, word) in &slots {
                 let state = word.state();
                 assert!(!matches!(state, SlotState::Moved(_) | SlotState::Closed), "{state:?}");
             }
+            let filled = slots.iter().take_while(|(_, word)| *word != SlotWord::EMPTY).count();
+            assert!(slots[filled..].iter().all(|(_, word)| *word == SlotWord::EMPTY), "a hole before a key");
         }
         for chunk in &recovered.chunks {
             assert_eq!(chunk.class, self.class);
@@ -191,6 +194,20 @@ fn a_crash_while_the_superblock_is_written_is_survived() {
     bed.words.store(Offset(24), 1).unwrap();
     let recovered = bed.take_over().unwrap();
     bed.check(&recovered);
+}
+
+/// While one copy is bad it is the one that is written first: a second crash leaves the good one.
+#[test]
+fn the_bad_superblock_is_written_first() {
+    let bed = Bed::new(0);
+    let good = read_superblock(bed.words).unwrap();
+    assert_eq!(good, (bed.superblock, SPARE_SUPERBLOCK_OFFSET));
+    for (bad, first) in [(Offset(0), Offset(0)), (SPARE_SUPERBLOCK_OFFSET, SPARE_SUPERBLOCK_OFFSET)] {
+        let torn = bed.words.load(bad.plus(24)).unwrap();
+        bed.words.store(bad.plus(24), !torn).unwrap();
+        assert_eq!(read_superblock(bed.words).unwrap(), (bed.superblock, first));
+        bed.words.store(bad.plus(24), torn).unwrap();
+    }
 }
 
 /// Whatever doesn't fit is named, and nothing is changed.
