@@ -163,6 +163,8 @@ impl Pause<'_> {
         let (mut world, mut actor, mut rival) = (World::new(), Actor::new(1), Actor::new(2));
         alone(&mut world, &mut rival, Call::Put(KEY, b"old"));
         let block = first_block(&world, KEY);
+        // It has memory: a delete that has to ask for it reads its bucket again.
+        world.grant(&mut actor, block.class, sidestep_common::wire::ChunkPurpose::General);
         let mut running = Running::new(self.call);
         step(&mut world, &mut actor, &mut running, self.verbs);
         alone(&mut world, &mut rival, Call::Put(KEY, b"newer"));
