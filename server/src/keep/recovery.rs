@@ -28,7 +28,7 @@ use sidestep_common::layout::{
 };
 use sidestep_common::memory::{AccessError, WordMemory};
 
-use crate::pool::reserve_end;
+use crate::pool::{VERSION_AT, free_version, reserve_end};
 use crate::region::write_superblock;
 
 /// A region can't be taken over. It is as it was.
@@ -407,7 +407,7 @@ impl Chunks {
                         let block = Offset(offset + shape.blocks_offset + index * reached.class.bytes());
                         let mut header = [0; BLOCK_HEADER_BYTES];
                         words.read(block, &mut header)?;
-                        *byte = free_version(header[VERSION_AT], *byte);
+                        *byte = free_version(header[VERSION_AT as usize], *byte);
                         *byte
                     }
                 });
@@ -417,15 +417,6 @@ impl Chunks {
         }
         Ok(chunks)
     }
-}
-
-/// Where a block's header has its version.
-const VERSION_AT: usize = 18;
-
-/// A version for a block that nobody uses: neither of the two that something may still remember.
-const fn free_version(header: u8, map: u8) -> u8 {
-    let next = header.wrapping_add(1);
-    if next == map { next.wrapping_add(1) } else { next }
 }
 
 /// Builds what a run's keys need, with everything open and no slot left out, in segment number `number`: one half of a segment

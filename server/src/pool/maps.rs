@@ -6,7 +6,13 @@ use sidestep_common::layout::{BLOCK_UNIT_BYTES, Offset, SizeClass, Version, chun
 use sidestep_common::memory::{AccessError, WordMemory};
 
 /// Where a block's header says its version.
-pub(super) const VERSION_AT: u64 = 18;
+pub(crate) const VERSION_AT: u64 = 18;
+
+/// A version for a block that nobody uses: neither of the two that something may still remember.
+pub(crate) const fn free_version(header: u8, map: u8) -> u8 {
+    let next = header.wrapping_add(1);
+    if next == map { next.wrapping_add(1) } else { next }
+}
 
 /// Blocks whose bytes are read at once, where a few often tell enough.
 const PIECE_BLOCKS: u32 = 1024;

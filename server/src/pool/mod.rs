@@ -45,6 +45,7 @@ use sidestep_common::wire::{ChunkGrant, ChunkPurpose, FRAME_BYTES_MAX, ReturnedC
 pub use accounts::{PoolAccounts, Share};
 use free_runs::FreeRuns;
 use maps::Maps;
+pub(crate) use maps::{VERSION_AT, free_version};
 pub use page::GRANTS_PER_PAGE_MAX;
 pub use refused::{GrantError, ReturnError};
 pub use swept::{CutUp, Holder, Settled};

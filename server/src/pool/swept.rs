@@ -6,6 +6,7 @@
 
 use sidestep_common::layout::{Offset, SizeClass, Version, chunk_shape};
 
+use super::maps::free_version;
 use super::{BlockPool, Owner};
 
 /// Who has a chunk that is cut up, for a sweep.
@@ -109,10 +110,7 @@ impl BlockPool {
             if header == mark {
                 return mark;
             }
-            let mut version = header.wrapping_add(1);
-            if version == mark {
-                version = version.wrapping_add(1);
-            }
+            let version = free_version(header, mark);
             self.maps.mark(offset, block, Version(version));
             found += 1;
             version
