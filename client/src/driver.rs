@@ -253,8 +253,9 @@ impl Driver {
             });
             if pauses {
                 // Whoever it waits for may wait for this session: a rebuild, for memory that is recycled.
-                if is_alone && operations.iter().all(Operation::is_at_start) {
+                if is_alone && operations.iter().all(Operation::may_rewind) {
                     ground.attend(self, operations[0].held_block(), deadline);
+                    operations.iter_mut().for_each(Operation::rewind);
                 }
                 std::thread::sleep(self.pause.next_wait().min(deadline.left()));
             }
@@ -518,8 +519,12 @@ impl Driver {
                 Step::Pause => return Stepped::Pauses,
                 Step::Done(result, last) => return Stepped::Done(result.map_err(Stop::from), last),
                 Step::Memory(class, purpose) => {
-                    let may_attend = is_alone && operation.is_at_start();
-                    self.get_memory(ground, (class, purpose), may_attend, deadline)
+                    let may_attend = is_alone && operation.may_rewind();
+                    self.get_memory(ground, (class, purpose), may_attend, deadline).map(|has_attended| {
+                        if has_attended {
+                            operation.rewind();
+                        }
+                    })
                 }
                 Step::Grow(report) => match ground.report_bucket(report, deadline) {
                     Ok(true) => return Stepped::Pauses,
@@ -551,7 +556,8 @@ impl Driver {
 
     /// Gets block memory: what has ripened; else what others have marked since the maps were read last, which ripens; else
     /// the server's; else what ripens soon enough, or what comes back to the server meanwhile. ⚑ Who waits holds up nobody,
-    /// if it `may_attend`: the memory may be waiting for this session to acknowledge an epoch.
+    /// if it `may_attend`: the memory may be waiting for this session to acknowledge an epoch. Returns whether it has, so that
+    /// what was read before is not used any more.
     #[cold]
     fn get_memory(
         &mut self,
@@ -559,15 +565,16 @@ impl Driver {
         (class, purpose): (SizeClass, ChunkPurpose),
         may_attend: bool,
         deadline: Deadline,
-    ) -> Result<(), Stop> {
+    ) -> Result<bool, Stop> {
         let mut refused: Option<(Error, u64)> = None;
         let mut has_relinquished = false;
+        let mut has_attended = false;
         loop {
             let now_ms = now_ms();
             let context = ground.context(now_ms);
             let (allocator, grace_ms) = (context.allocator, context.superblock.grace_ms);
             if allocator.ripen(class, purpose, grace_ms, now_ms) {
-                return Ok(());
+                return Ok(has_attended);
             }
             // Once there is no other memory, each map is looked at, unless another call has just done so.
             let since_ms = refused.as_ref().map_or_else(
@@ -609,6 +616,7 @@ impl Driver {
             if may_attend {
                 // It wants a block and has none.
                 ground.attend(self, None, deadline);
+                has_attended = true;
             }
             std::thread::sleep(ripe_in.unwrap_or(MEMORY_WAIT).min(MEMORY_WAIT).min(deadline.left()));
             if now_ms.saturating_sub(refused_ms) < ASK_AGAIN_MS {

@@ -74,8 +74,8 @@ enum State {
     Bucket,
     /// The READ of the directory word is out.
     Directory,
-    /// A delete waits for block memory, and begins again when it has it.
-    Verify,
+    /// A delete waits for block memory before it reads the candidates' blocks.
+    Verify(Scan),
     /// The READs of these candidates' blocks are out.
     Blocks(SmallVec<[Candidate; 4]>, Scan),
     /// The bucket was reported full, and its segment is being rebuilt, or was.
@@ -277,8 +277,7 @@ impl<'a> Change<'a> {
             match self.own_block(context) {
                 Ok(block) => plan.extend(self.write_block(context, block)),
                 Err(purpose) => {
-                    // ⚑ It may be a while: what was read until now is not used after it.
-                    self.state = State::Verify;
+                    self.state = State::Verify(scan);
                     return Step::Memory(self.class, purpose);
                 }
             }
@@ -495,7 +494,7 @@ impl Operation for Change<'_> {
                     Err(error) => self.end(context, Err(error)),
                 }
             }
-            State::Verify => self.start(context),
+            State::Verify(scan) => self.verify(context, scan),
             State::Full => self.refresh(context),
             State::Blocks(candidates, scan) => self.judge_blocks(context, &candidates, scan, replies),
             State::Insert(slot, scan) => self.inserted(context, slot, scan, old_word(replies)),
@@ -522,8 +521,14 @@ impl Operation for Change<'_> {
         })
     }
 
-    fn is_at_start(&self) -> bool {
-        matches!(self.state, State::Start | State::Verify | State::Full)
+    fn may_rewind(&self) -> bool {
+        matches!(self.state, State::Start | State::Verify(_) | State::Full)
+    }
+
+    fn rewind(&mut self) {
+        if matches!(self.state, State::Verify(_)) {
+            self.state = State::Start;
+        }
     }
 
     fn held_block(&self) -> Option<BlockRef> {
@@ -545,7 +550,7 @@ impl Operation for Change<'_> {
             State::Start => "start",
             State::Bucket => "bucket",
             State::Directory => "directory",
-            State::Verify => "memory",
+            State::Verify(_) => "memory",
             State::Full => "full",
             State::Blocks(..) => "blocks",
             State::Insert(..) => "insert",

@@ -204,7 +204,7 @@ impl Operation for Get<'_> {
         (&[], &[])
     }
 
-    fn is_at_start(&self) -> bool {
+    fn may_rewind(&self) -> bool {
         matches!(self.state, State::Start)
     }
 

@@ -141,11 +141,14 @@ pub trait Operation {
         None
     }
 
-    /// Whether nothing that it read counts any more: it begins, or begins again. ⚑ Whoever waits in this state may
-    /// acknowledge an epoch meanwhile; one that goes on with what it read may not.
-    fn is_at_start(&self) -> bool {
+    /// Whether it can begin again from here, with nothing of what it read. ⚑ Who waits in this state may acknowledge an epoch
+    /// meanwhile, and must then [`rewind`](Self::rewind) it; one that goes on with what it read may not.
+    fn may_rewind(&self) -> bool {
         false
     }
+
+    /// Forgets what it read: an epoch may have been acknowledged while it waited.
+    fn rewind(&mut self) {}
 
     /// The block that it has in hand and may yet publish.
     fn held_block(&self) -> Option<BlockRef> {

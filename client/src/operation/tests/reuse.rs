@@ -5,7 +5,9 @@
 
 use sidestep_common::layout::{BLOCK_HEADER_BYTES, BlockRef, SlotState, Version};
 
-use super::world::{Actor, Answer, Call, Running, World, alone, twin_of_k};
+use super::super::change::Change;
+use super::super::{Operation, Step};
+use super::world::{Actor, Answer, Call, Running, SEED, World, alone, twin_of_k};
 
 /// Which version a block has when it is used again.
 pub(super) type NextVersion = fn(Version) -> Version;
@@ -163,8 +165,6 @@ impl Pause<'_> {
         let (mut world, mut actor, mut rival) = (World::new(), Actor::new(1), Actor::new(2));
         alone(&mut world, &mut rival, Call::Put(KEY, b"old"));
         let block = first_block(&world, KEY);
-        // It has memory: a delete that has to ask for it reads its bucket again.
-        world.grant(&mut actor, block.class, sidestep_common::wire::ChunkPurpose::General);
         let mut running = Running::new(self.call);
         step(&mut world, &mut actor, &mut running, self.verbs);
         alone(&mut world, &mut rival, Call::Put(KEY, b"newer"));
@@ -263,4 +263,29 @@ fn end_long_ago(
     assert_eq!(finish(world, actor, put), Answer::Stored);
     assert_eq!(alone(world, actor, Call::Get(KEY)).0, value(b"v"));
     world.check_bucket(KEY);
+}
+
+/// A delete that waits for memory goes on where it was; but if its session acknowledges an epoch meanwhile it reads its bucket
+/// again: the segment may be another's by then.
+#[test]
+fn a_delete_that_waited_over_an_epoch_reads_its_bucket_again() {
+    for rewound in [false, true] {
+        let (mut world, mut actor, mut rival) = (World::new(), Actor::new(1), Actor::new(2));
+        alone(&mut world, &mut rival, Call::Put(KEY, b"old"));
+        let mut delete = Change::delete(KEY, SEED).unwrap();
+        let Step::Post(plan) = delete.step(&mut world.context(&mut actor), &[]) else {
+            panic!("it reads its bucket")
+        };
+        let replies = [world.execute(&plan[0], (&[], &[]))];
+        let Step::Memory(class, purpose) = delete.step(&mut world.context(&mut actor), &replies) else {
+            panic!("it has no memory")
+        };
+        assert!(delete.may_rewind());
+        if rewound {
+            delete.rewind();
+        }
+        world.grant(&mut actor, class, purpose);
+        let Step::Post(plan) = delete.step(&mut world.context(&mut actor), &[]) else { panic!("it goes on") };
+        assert_eq!(plan[0].subject, if rewound { "bucket" } else { "block" });
+    }
 }
