@@ -14,7 +14,7 @@ use sidestep_common::layout::{
 use sidestep_common::memory::WordMemory;
 use sidestep_common::wire::{BucketReport, DirectoryRun, Refusal, RefusalCode};
 
-use super::policy::{Advice, advise, survey};
+use super::policy::{Advice, Reason, advise, survey};
 use super::rebuild::{Index, NewSegments, Rebuild, Tally};
 use super::segments::Segments;
 use super::slots::{SlotError, Slots};
@@ -50,8 +50,7 @@ struct Wish {
     /// The first entry that names it.
     first: u32,
     generation: u32,
-    /// A writer waits.
-    is_full: bool,
+    reason: Reason,
 }
 
 #[derive(Debug)]
@@ -172,12 +171,13 @@ impl Growth {
         if report.full && !can_split {
             // Only then it may be refused. Loads are allowed in every domain.
             let mut slots = Slots::of_cpu(self.words);
-            if self.advice(&mut slots, word, true, can_split) == Advice::Full {
+            if self.advice(&mut slots, word, Reason::Full, can_split) == Advice::Full {
                 return Err(IndexFull { depth: word.depth, depth_max: self.index.geometry.directory_bits });
             }
         }
         let first = self.index.run(report.entry, word.depth).first;
-        let wish = Wish { first, generation: report.generation, is_full: report.full };
+        let reason = if report.full { Reason::Full } else { Reason::Crowded };
+        let wish = Wish { first, generation: report.generation, reason };
         Ok(self.books().wish(wish))
     }
 
@@ -193,10 +193,10 @@ impl Growth {
         (word.depth <= geometry.directory_bits && geometry.segment_offset(word).is_some()).then_some(word)
     }
 
-    fn advice(&self, slots: &mut Slots, word: DirectoryWord, is_full: bool, can_split: bool) -> Advice {
+    fn advice(&self, slots: &mut Slots, word: DirectoryWord, reason: Reason, can_split: bool) -> Advice {
         let Some(start) = self.index.geometry.segment_offset(word) else { return Advice::Leave };
         match survey(slots, &self.index, start) {
-            Ok(survey) => advise(&survey, is_full, can_split),
+            Ok(survey) => advise(&survey, reason, can_split),
             Err(error) => unreachable!("segment {} is in the region: {error}", word.segment),
         }
     }
@@ -251,7 +251,7 @@ impl Growth {
                 );
                 continue;
             }
-            let two = match self.advice(&mut hands.slots, word, wish.is_full, can_split) {
+            let two = match self.advice(&mut hands.slots, word, wish.reason, can_split) {
                 Advice::Split => true,
                 Advice::Compact => false,
                 // Whoever waits reports it again, and is refused then if nothing can help.
@@ -295,7 +295,7 @@ impl Growth {
     fn next_wish(&self) -> Option<(Wish, DirectoryWord, bool)> {
         let mut books = self.books();
         while !books.wishes.is_empty() {
-            let urgent = books.wishes.iter().position(|wish| wish.is_full).unwrap_or(0);
+            let urgent = books.wishes.iter().position(|wish| wish.reason == Reason::Full).unwrap_or(0);
             let wish = books.wishes.remove(urgent)?;
             if let Some(word) = self.word(wish.first).filter(|word| word.generation == wish.generation) {
                 let can_split = self.can_split(&books, word);
@@ -318,7 +318,38 @@ impl Growth {
         books.segments.replace(rebuilt.old.segment, rebuilt.taken, rebuilt.new.iter().copied(), epoch);
     }
 
-    fn has_wishes(&self) -> bool {
+    /// Looks at the next `segments` for the sake of their dead slots' memory, beginning at entry `from` of the directory, until
+    /// one is worth a rebuild; then that is a wish. Returns whether there is one, and where to go on, if it isn't the end.
+    pub(super) fn look_for_dead(
+        &self,
+        mut from: u64,
+        segments: usize,
+        reason: Reason,
+    ) -> (bool, Option<u64>) {
+        let entries = self.index.geometry.directory_entries();
+        // Loads are allowed in every domain.
+        let mut slots = Slots::of_cpu(self.words);
+        for _ in 0..segments {
+            if from >= entries {
+                break;
+            }
+            // What is no directory word is somebody else's business.
+            let Some(word) = self.word(from as u32) else {
+                from += 1;
+                continue;
+            };
+            let run = self.index.run(from as u32, word.depth);
+            from = u64::from(run.first) + u64::from(run.count);
+            if self.advice(&mut slots, word, reason, false) == Advice::Compact {
+                let wish = Wish { first: run.first, generation: word.generation, reason };
+                self.books().wish(wish);
+                return (true, (from < entries).then_some(from));
+            }
+        }
+        (false, (from < entries).then_some(from))
+    }
+
+    pub(super) fn has_wishes(&self) -> bool {
         !self.books().wishes.is_empty()
     }
 }
@@ -328,8 +359,8 @@ impl Books {
     fn wish(&mut self, wish: Wish) -> bool {
         let same = |known: &&mut Wish| known.first == wish.first && known.generation == wish.generation;
         if let Some(known) = self.wishes.iter_mut().find(same) {
-            let is_news = wish.is_full && !known.is_full;
-            known.is_full |= wish.is_full;
+            let is_news = wish.reason > known.reason;
+            known.reason = known.reason.max(wish.reason);
             return is_news;
         }
         if self.wishes.len() >= WISHES_MAX {

@@ -24,6 +24,7 @@ mod scan;
 pub mod segments;
 pub mod slots;
 mod sweep;
+mod tidying;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,6 +37,7 @@ pub use scan::{Found, Scan, ScanFigures};
 pub use sweep::{Books, Death, Progress, Sweep, SweepBook, SweepFigures};
 
 use crate::node::{Node, Serving};
+use tidying::Tidying;
 
 /// Between two looks for ownerless chunks that became empty.
 const RECLAIM_PERIOD: Duration = Duration::from_secs(1);
@@ -103,6 +105,7 @@ struct Work {
     sweep: Sweep,
     /// When ownerless chunks were last looked through for empty ones.
     reclaimed: Option<Instant>,
+    tidying: Tidying,
 }
 
 impl Work {
@@ -117,10 +120,14 @@ impl Work {
         if !work.is_under_way {
             work = self.sweep(serving, work);
         }
+        let mut tidy = None;
+        if !work.is_under_way {
+            (work, tidy) = self.tidying.go_on(serving);
+        }
         if !work.is_under_way {
             raise_if_wanted(serving);
         }
-        reclaim.into_iter().chain(work.deadline).min()
+        reclaim.into_iter().chain(tidy).chain(work.deadline).min()
     }
 
     /// Sweeps as far as it can. Between two steps of a scan, writers that wait for a rebuild have it.

@@ -217,6 +217,36 @@ fn dead_slots_make_room_in_one_new_segment() {
     assert!(keys.iter().enumerate().all(|(number, key)| grown.has(key) == (number != 7)));
 }
 
+/// While memory is short each segment is looked at, once a round, and those with many dead slots are rebuilt though none of
+/// their buckets is crowded.
+#[test]
+fn dead_slots_give_their_memory_back_when_it_is_short() {
+    let mut bed = bed(4);
+    let mut number = 0;
+    // In one segment every second key is deleted, in another one of fifty.
+    let mut dead = 0;
+    for (entry, one_in) in [(0, 2), (8, 50)] {
+        let mut count = 0;
+        while count < 300 {
+            number += 1;
+            if bed.entry(&key(number)) / 8 == entry / 8
+                && bed.insert(&key(number), count % one_in == 0).is_some()
+            {
+                count += 1;
+                dead += usize::from(entry == 0 && count % one_in == 1);
+            }
+        }
+    }
+    let (is_worth_it, next) = bed.growth.look_for_dead(0, 1, Reason::Short);
+    assert!(is_worth_it && next == Some(8));
+    let rebuilt = bed.work(1).unwrap();
+    assert_eq!((rebuilt.new.len(), rebuilt.tally.dropped, rebuilt.run.first), (1, dead, 0));
+    assert_eq!(bed.growth.look_for_dead(8, 1, Reason::Short), (false, Some(16)));
+    assert_eq!(bed.growth.look_for_dead(16, 100, Reason::Short), (false, None));
+    assert_eq!(bed.growth.look_for_dead(0, 100, Reason::Short), (false, None), "nothing is left to be found");
+    assert!(bed.work(1).is_none());
+}
+
 /// A damaged block keeps its segment from being split, once and not again and again; then the bucket is full.
 #[test]
 fn what_cannot_be_told_apart_is_not_split_again() {
