@@ -168,7 +168,8 @@ impl BlockPool {
         true
     }
 
-    /// Grants `session` up to `count` chunks (or extents) of a class, at least one, and no more than a message holds.
+    /// Grants `session` up to `count` chunks (or extents) of a class, at least one and no more than a message holds. While
+    /// memory is short it is one: what a session asks for ahead of its need may be what another one lacks.
     ///
     /// # Errors
     /// [`GrantError`]; then nothing was granted.
@@ -193,7 +194,8 @@ impl BlockPool {
         let longest_bytes = grant_bytes(shape.block_count as usize);
         let mut granted: Vec<ChunkGrant> = Vec::new();
         let mut message_bytes = 0;
-        for _ in 0..count.min(CHUNKS_PER_GRANT_MAX) {
+        let count_max = if self.is_short() { 1 } else { CHUNKS_PER_GRANT_MAX };
+        for _ in 0..count.min(count_max) {
             if message_bytes + longest_bytes > GRANT_BYTES_MAX {
                 break;
             }

@@ -290,6 +290,19 @@ fn quotas_and_nonsense() {
     assert!(pool.grant(B, 255, 1, ChunkPurpose::General).is_err());
 }
 
+/// What is asked for ahead is granted as long as there is plenty.
+#[test]
+fn short_memory_is_granted_a_chunk_at_a_time() {
+    let bed = Bed::new(256 << 20);
+    let mut pool = bed.pool(None);
+    assert!(!pool.is_short());
+    assert_eq!(pool.grant(A, class(64), 8, ChunkPurpose::General).unwrap().len(), 8);
+    while !pool.is_short() {
+        one(&mut pool, A, 64);
+    }
+    assert_eq!(pool.grant(B, class(64), 8, ChunkPurpose::General).unwrap().len(), 1);
+}
+
 /// However many chunks with however many blocks: the answer is a message.
 #[test]
 fn grants_fit_a_message() {
