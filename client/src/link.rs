@@ -16,7 +16,7 @@ use sidestep_common::wire::{BucketReport, ChunkPurpose, Hello, RefusalCode, Requ
 use crate::allocator::Allocator;
 use crate::backoff::Backoff;
 use crate::bootstrap::{check_region, learn_directory, read_directory};
-use crate::clock::Deadline;
+use crate::clock::{Deadline, now_ms};
 use crate::control::Control;
 use crate::driver::{Driver, Ground};
 use crate::endpoint::{Endpoint, Place};
@@ -95,6 +95,8 @@ pub(crate) struct SessionGround {
     pub(crate) tidied: usize,
     /// When memory went back last.
     pub(crate) gave_ms: Option<u64>,
+    /// When the server said last that memory is coming back to it.
+    returning_ms: Option<u64>,
     /// The server is short of memory, as far as is known.
     pub(crate) is_memory_wanted: bool,
     counters: SharedCounters,
@@ -120,6 +122,7 @@ impl SessionGround {
             audit_asked: 0,
             tidied: 0,
             gave_ms: None,
+            returning_ms: None,
             is_memory_wanted: false,
             counters: SharedCounters::clone(counters),
         }
@@ -177,12 +180,20 @@ impl Ground for SessionGround {
         self.counters.count_chunk_request();
         let count = self.allocator.ask_chunks(&self.view.superblock.geometry, class, purpose);
         let request = Request::Chunks { class: class.index(), count, purpose };
-        match self.control.request(&request, deadline)? {
-            Response::Chunks(grants) => self
+        match self.control.request(&request, deadline) {
+            Ok(Response::Chunks(grants)) => self
                 .allocator
                 .add_asked(&self.view.superblock.geometry, (class, count, purpose), &grants)
                 .map_err(|error| Error::from_grant(&self.endpoint, error)),
-            other => Err(unexpected(&self.endpoint, &other)),
+            Ok(other) => Err(unexpected(&self.endpoint, &other)),
+            Err(Error::Refused { refusal, .. }) if refusal.code == RefusalCode::MemoryReturning => {
+                self.returning_ms = Some(now_ms());
+                Err(Error::OutOfMemory(refusal.message))
+            }
+            Err(error) => {
+                self.returning_ms = None;
+                Err(error)
+            }
         }
     }
 
@@ -209,7 +220,7 @@ impl Ground for SessionGround {
     }
 
     fn gave_since(&self, since_ms: u64) -> bool {
-        self.gave_ms.is_some_and(|gave_ms| gave_ms >= since_ms)
+        self.gave_ms.max(self.returning_ms).is_some_and(|at_ms| at_ms >= since_ms)
     }
 }
 

@@ -5,9 +5,10 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sidestep_client::{Effect, Error};
+use sidestep_common::fabric::FabricKind;
 use sidestep_common::hash::KeyHash;
 use sidestep_common::layout::{BlockRef, DirectoryWord, SlotState, SlotWord, free_map_offset};
-use sidestep_tests::system::{Node, run_suite};
+use sidestep_tests::system::{Node, NodeOptions, run_suite};
 use sidestep_tests::{AWKWARD_KEYS, cases, scaled};
 
 fn main() {
@@ -20,6 +21,7 @@ fn main() {
         deletes_say_whether_the_key_was_there: 64,
         a_full_store_refuses_new_keys_and_nothing_else: 8,
         puts_do_not_use_up_what_is_kept_for_deletes: 64,
+        what_nobody_uses_is_found_before_a_put_is_refused,
         threads_share_a_client: 128,
         exactly_one_of_racing_deletes_finds_the_key: 64,
         readers_see_whole_values_of_their_key_only: 128,
@@ -199,6 +201,29 @@ fn puts_do_not_use_up_what_is_kept_for_deletes(node: &Node) {
     assert_eq!(whole - reserve(), 1 << 20, "puts take nothing of it");
     for number in 0..small.min(100) {
         assert!(client.delete(format!("key{number}").as_bytes()).unwrap(), "{number}");
+    }
+}
+
+/// A session fills the store with short values, deletes them and leaves. What it had belongs to nobody, and is of a class that
+/// nobody asks for: a put of a long value finds it, the first one already. So does one of another class after that.
+fn what_nobody_uses_is_found_before_a_put_is_refused(fabric: FabricKind) {
+    let configure = |config: &mut sidestep_server::Config| config.grace_ms = 200;
+    let node = Node::start(fabric, &NodeOptions { memory_mib: 16, configure });
+    let client = node.client();
+    for bytes in [100, 3000, 40_000] {
+        let mut session = client.session().unwrap();
+        let (mut stored, value) = (0_u64, vec![7; bytes]);
+        let error = loop {
+            match session.put(format!("{bytes}/{stored}").as_bytes(), &value) {
+                Ok(()) => stored += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::OutOfMemory(_)), "{error}");
+        assert!(stored * bytes as u64 > 5 << 20, "{stored} values of {bytes} bytes");
+        for number in 0..stored {
+            assert!(session.delete(format!("{bytes}/{number}").as_bytes()).unwrap(), "{number}");
+        }
     }
 }
 

@@ -308,6 +308,8 @@ pub enum RefusalCode {
     Fenced,
     /// The index can't grow any more where it would have to.
     IndexFull,
+    /// No block memory is left at this moment, and some is coming back or is being looked for: ask again.
+    MemoryReturning,
 }
 
 /// The server's figures.

@@ -112,9 +112,7 @@ impl Work {
     /// Does once what there is to do; returns when there will be something.
     fn round(&mut self, serving: &Serving) -> Option<Instant> {
         let quiesced = serving.epochs().quiesced();
-        if serving.pool().recycle(quiesced) > 0 {
-            tracing::debug!(quiesced, "memory that was given back is free");
-        }
+        recycle(serving, quiesced);
         let reclaim = self.reclaim(serving);
         let mut work = rebuild_work(serving);
         if !work.is_under_way {
@@ -142,12 +140,15 @@ impl Work {
                     }
                     // A large index takes seconds: what waits for epochs does not wait for the scan.
                     let quiesced = serving.epochs().quiesced();
-                    serving.pool().recycle(quiesced);
+                    recycle(serving, quiesced);
                     raise_if_wanted(serving);
                 }
                 Ok(Progress::GoesOn) => {}
                 Ok(Progress::Waits) => break,
-                Ok(Progress::Done) => serving.tell_sessions(),
+                Ok(Progress::Done) => {
+                    serving.shortage.forget_search();
+                    serving.tell_sessions();
+                }
                 Err(error) => unreachable!("the index is in the region: {error}"),
             }
         }
@@ -177,7 +178,16 @@ impl Work {
                 serving.epochs().want();
             }
         }
+        serving.shortage.note_search();
         None
+    }
+}
+
+/// Frees what was given back and is nobody's by now.
+fn recycle(serving: &Serving, quiesced: u64) {
+    if serving.pool().recycle(quiesced) > 0 {
+        serving.shortage.forget_search();
+        tracing::debug!(quiesced, "memory that was given back is free");
     }
 }
 

@@ -18,11 +18,12 @@ const SLICE: Duration = Duration::from_millis(2);
 const REST: u32 = 8;
 /// Segments between two looks at the clock.
 const SEGMENTS_PER_LOOK: usize = 16;
-/// The rest after a round that found something, or in which somebody was refused memory; twice as long each time after one
-/// that didn't,
-const ROUND_REST: Duration = Duration::from_secs(1);
-/// but no longer than this.
-const ROUND_REST_MAX: Duration = Duration::from_secs(64);
+/// The rest after a round that found something; twice as long each time after one that didn't,
+const ROUND_REST: Duration = Duration::from_millis(100);
+/// but no longer than this,
+const ROUND_REST_MAX: Duration = Duration::from_secs(60);
+/// or this, if somebody was refused memory.
+const ROUND_REST_MAX_IF_REFUSED: Duration = Duration::from_secs(1);
 
 /// How far the round has come.
 #[derive(Debug)]
@@ -34,11 +35,13 @@ pub(super) struct Tidying {
     round_rest: Duration,
     /// When to go on.
     due: Option<Instant>,
+    /// Whose refusals it goes round for.
+    streak: u64,
 }
 
 impl Default for Tidying {
     fn default() -> Self {
-        Self { next: 0, has_found: false, round_rest: ROUND_REST, due: None }
+        Self { next: 0, has_found: false, round_rest: ROUND_REST, due: None, streak: 0 }
     }
 }
 
@@ -48,6 +51,11 @@ impl Tidying {
         let mut work = RebuildWork::default();
         if !serving.wants_memory() {
             return (work, None);
+        }
+        let streak = serving.shortage.streak();
+        if streak != self.streak {
+            // They want to know what there is now.
+            *self = Self { streak, ..Self::default() };
         }
         let begun = Instant::now();
         if let Some(due) = self.due.filter(|due| *due > begun) {
@@ -61,6 +69,7 @@ impl Tidying {
             is_round_over = next.is_none();
             if is_worth_it {
                 self.has_found = true;
+                serving.shortage.note_tidying();
                 work = rebuild_work(serving);
                 // Either the card has failed, or segments must become free first.
                 if work.is_under_way || serving.growth.has_wishes() {
@@ -70,8 +79,12 @@ impl Tidying {
         }
         let mut rest = begun.elapsed() * REST;
         if is_round_over {
-            let is_useful = std::mem::take(&mut self.has_found) || reason == Reason::Refused;
-            self.round_rest = if is_useful { ROUND_REST } else { (self.round_rest * 2).min(ROUND_REST_MAX) };
+            let (found, is_refused) = (std::mem::take(&mut self.has_found), reason == Reason::Refused);
+            if is_refused && !found {
+                serving.shortage.note_tidy();
+            }
+            let most = if is_refused { ROUND_REST_MAX_IF_REFUSED } else { ROUND_REST_MAX };
+            self.round_rest = if found { ROUND_REST } else { (self.round_rest * 2).min(most) };
             rest += self.round_rest;
         }
         let due = begun + rest;

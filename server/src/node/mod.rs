@@ -10,7 +10,7 @@ mod shortage;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use sidestep_common::fabric::{Rights, SessionId};
 use sidestep_common::memory::Mapping;
@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::epochs::Epochs;
 use crate::janitor::slots::Slots;
 use crate::janitor::{Bell, Books, Growth, SweepBook};
-use crate::pool::{BlockPool, GrantError};
+use crate::pool::{BlockPool, GrantError, PoolAccounts};
 use crate::region::Region;
 use crate::sessions::{Renewal, SessionTable, epoch_deadline, lease_deadline};
 use crate::targets::Targets;
@@ -140,6 +140,23 @@ impl Serving {
             sweeps: &self.sweeps,
             words: self.mapping.words(),
             geometry: self.region.superblock.geometry,
+        }
+    }
+
+    /// Notes that somebody was refused memory, and sees to it that some is looked for. Returns what the refusal is to say: what
+    /// is kept for deletes has nothing but deleted keys in it, and comes back when the index is tidied.
+    fn refuse_memory(&self, purpose: ChunkPurpose) -> RefusalCode {
+        if self.shortage.note_refusal() {
+            self.tell_sessions();
+        }
+        self.bell.ring();
+        let PoolAccounts { returned, orphan, .. } = self.pool().accounts();
+        let grace = Duration::from_millis(self.region.superblock.grace_ms);
+        let is_coming = purpose == ChunkPurpose::Delete || returned.chunks + orphan.chunks > 0;
+        if is_coming || self.shortage.may_end(grace) {
+            RefusalCode::MemoryReturning
+        } else {
+            RefusalCode::OutOfMemory
         }
     }
 
@@ -328,15 +345,9 @@ impl Node {
         }
         let granted = serving.pool().grant(session, class, count, purpose);
         drop(sessions);
-        if let Err(GrantError::OutOfMemory { .. }) = granted {
-            if serving.shortage.note_refusal() {
-                serving.tell_sessions();
-            }
-            serving.bell.ring();
-        }
         granted.map_err(|error| {
             let code = match error {
-                GrantError::OutOfMemory { .. } => RefusalCode::OutOfMemory,
+                GrantError::OutOfMemory { .. } => serving.refuse_memory(purpose),
                 GrantError::Quota { .. } => RefusalCode::Quota,
                 _ => RefusalCode::Invalid,
             };

@@ -251,6 +251,7 @@ fn refusal_code(code: u8) -> RefusalCode {
         RefusalCode::Draining,
         RefusalCode::Fenced,
         RefusalCode::IndexFull,
+        RefusalCode::MemoryReturning,
     ];
     codes[usize::from(code) % codes.len()]
 }
