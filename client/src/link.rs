@@ -288,7 +288,7 @@ impl Joiner {
         if control.news.are_there() || link.member.ground.has_hints() {
             // They came, or were found, during the call.
             if link.member.ground.has_hints() {
-                control.news.have_hints();
+                control.news.have_work();
             }
             control.ring();
         }

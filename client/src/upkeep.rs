@@ -35,13 +35,17 @@ pub(crate) fn attend_on(driver: &mut Driver, ground: &mut SessionGround, deadlin
     let heard = control.news.take();
     let mut is_done = true;
     for (number, audited) in heard.audited {
-        // What is not reclaimed because of a failure will be by the next audit.
-        if let Some(reclaim) = ground.allocator.learn_audit(number, &audited) {
-            is_done &= driver.aside(ground, reclaim, deadline).is_ok();
-        }
+        ground.allocator.learn_audit(number, &audited);
     }
     if let Some(heard) = heard.pulse {
         is_done &= act_upon(driver, ground, heard, deadline);
+    }
+    // What was cut short is gone on with, and what waited for an epoch.
+    if let Some(reclaim) = ground.allocator.reclaim() {
+        is_done &= driver.aside(ground, reclaim, deadline).is_ok();
+        if ground.allocator.reclaim().is_some() {
+            control.news.have_work();
+        }
     }
     for report in ground.take_hints() {
         control.send_later(Request::ReportBucket(report));
@@ -57,6 +61,14 @@ fn act_upon(driver: &mut Driver, ground: &mut SessionGround, heard: HeardPulse, 
     let control = Arc::clone(ground.control());
     let pulse = &heard.pulse;
     ground.allocator.hear(pulse, heard.asked_ms, now_ms());
+    // Before the next audit is noted: of one that another has followed the server knows nothing any more.
+    if ground.audit_asked < pulse.audit_done {
+        ground.audit_asked = pulse.audit_done;
+        let number = pulse.audit_done;
+        for chunks in ground.allocator.audited_chunks(number).chunks(AuditedChunk::COUNT_MAX) {
+            control.send_later(Request::Audit { number, chunks: chunks.to_vec() });
+        }
+    }
     if pulse.epoch > control.acknowledged() {
         let acknowledge = Acknowledge::new(pulse.epoch, pulse.changes.clone());
         let Ok(epoch) = driver.aside(ground, acknowledge, deadline) else {
@@ -67,13 +79,6 @@ fn act_upon(driver: &mut Driver, ground: &mut SessionGround, heard: HeardPulse, 
             ground.allocator.note_audit(pulse.audit_begun);
         }
         control.acknowledge(epoch);
-    }
-    if ground.audit_asked < pulse.audit_done {
-        ground.audit_asked = pulse.audit_done;
-        let number = pulse.audit_done;
-        for chunks in ground.allocator.audited_chunks(number).chunks(AuditedChunk::COUNT_MAX) {
-            control.send_later(Request::Audit { number, chunks: chunks.to_vec() });
-        }
     }
     ground.is_memory_wanted = pulse.wants_memory;
     !pulse.wants_memory || tidy(driver, ground, Give::Empty, deadline)

@@ -73,8 +73,10 @@ pub(super) struct Chunk {
     pub(super) harvested_ms: Option<u64>,
     /// Times that blocks of it became free in this period of counting, and in the one before.
     pub(super) reuses: [u32; 2],
-    /// What was in use when an audit was announced.
-    pub(super) snapshot: Option<Snapshot>,
+    /// What was in use when the last audits were announced, in their order.
+    pub(super) snapshots: Vec<Snapshot>,
+    /// Blocks in use that an audit did not reach, and that are not reclaimed yet; none is the same as no set.
+    pub(super) unreached: Option<Blocks>,
 }
 
 impl Chunk {
@@ -96,7 +98,8 @@ impl Chunk {
             ripening: 0,
             harvested_ms: None,
             reuses: [0; 2],
-            snapshot: None,
+            snapshots: Vec::new(),
+            unreached: None,
         }
     }
 
@@ -112,6 +115,20 @@ impl Chunk {
     pub(super) fn set_version(&mut self, index: u32, version: u8) {
         if let Some(known) = self.versions.get_mut(index as usize) {
             *known = version;
+        }
+    }
+
+    /// A block is in use no more: what audits said, or will say, is of the use that is over.
+    pub(super) fn leave_use(&mut self, index: u32) {
+        self.in_use.remove(index);
+        for snapshot in &mut self.snapshots {
+            snapshot.blocks.remove(index);
+        }
+        if let Some(unreached) = &mut self.unreached {
+            unreached.remove(index);
+            if unreached.is_empty() {
+                self.unreached = None;
+            }
         }
     }
 

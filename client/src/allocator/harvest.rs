@@ -11,7 +11,7 @@ use sidestep_common::wire::ChunkPurpose;
 
 use super::Allocator;
 use super::class::Spot;
-use super::reuse::may_reuse;
+use super::reuse::{may_reuse, wants_epoch};
 use crate::operation::{Action, Context, Operation, Plan, PlannedVerb, Step};
 
 /// Maps read with one doorbell; half of what the smallest sensible queue takes.
@@ -86,13 +86,9 @@ impl Allocator {
             return 0;
         }
         chunk.reuses[0] += 1;
+        self.wants_epoch |= wants_epoch(chunk.reuses);
         chunk.ripening += ripe.len() as u32;
-        for index in &ripe {
-            chunk.in_use.remove(*index);
-            if let Some(snapshot) = &mut chunk.snapshot {
-                snapshot.blocks.remove(*index);
-            }
-        }
+        ripe.iter().for_each(|index| chunk.leave_use(*index));
         let (class, purpose) = (chunk.class, chunk.purpose);
         if !self.hands.is_empty() {
             // A CAS of which nothing was known has happened: its block was unlinked again.

@@ -68,6 +68,8 @@ pub struct Allocator {
     /// Of these, the one of an operation that waits at its start.
     held: Option<BlockRef>,
     period: Period,
+    /// Blocks of some chunk were used again so often that an epoch should be raised.
+    wants_epoch: bool,
 }
 
 impl Default for Allocator {
@@ -87,6 +89,7 @@ impl Allocator {
             hands: Vec::new(),
             held: None,
             period: Period::default(),
+            wants_epoch: false,
         }
     }
 
@@ -143,10 +146,7 @@ impl Allocator {
         let Some(Hand { spot, before, .. }) = self.let_go(block) else { return };
         let Some(chunk) = self.chunks.get_mut(spot.chunk) else { return };
         chunk.set_version(spot.index, before);
-        chunk.in_use.remove(spot.index);
-        if let Some(snapshot) = &mut chunk.snapshot {
-            snapshot.blocks.remove(spot.index);
-        }
+        chunk.leave_use(spot.index);
         let (class, purpose) = (chunk.class, chunk.purpose);
         self.memory(class, purpose).free.push(spot);
     }

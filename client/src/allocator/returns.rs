@@ -23,7 +23,9 @@ impl Allocator {
         let wanted: Vec<u32> = self
             .chunks
             .numbered()
-            .filter(|(at, chunk)| !in_hand(*at) && (give == Give::All || chunk.is_idle()))
+            // What an audit found is reclaimed first: the next owner knows nothing of it.
+            .filter(|(at, chunk)| !in_hand(*at) && chunk.unreached.is_none())
+            .filter(|(_, chunk)| give == Give::All || chunk.is_idle())
             .map(|(at, _)| at)
             .take(count)
             .collect();

@@ -27,9 +27,16 @@ pub(super) fn may_reuse([now, before]: [u32; 2]) -> bool {
     now + before < REUSES_MAX || is_planted(Fault::ReusedBeyondVersions)
 }
 
+/// Whether an epoch should be raised, for a chunk's sake.
+pub(super) const fn wants_epoch([now, before]: [u32; 2]) -> bool {
+    now + before >= REUSES_WANT_EPOCH
+}
+
 /// The period of counting.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Period {
+    /// How many there were before.
+    pub(super) number: u64,
     /// It ends when this epoch is quiesced; none until the newest epoch of a moment after its beginning is known.
     until: Option<u64>,
     /// When it began.
@@ -40,12 +47,14 @@ impl Allocator {
     /// Takes in a pulse, which answers a heartbeat that was sent at `asked_ms`, or came unasked. Only if it was asked for after
     /// the period began its newest epoch is of a later moment: one that came unasked may have been under way for long.
     pub fn hear(&mut self, pulse: &Pulse, asked_ms: Option<u64>, now_ms: u64) {
-        let Period { until, began_ms } = &mut self.period;
+        let Period { number, until, began_ms } = &mut self.period;
         match *until {
             Some(epoch) if pulse.quiesced >= epoch => {
-                (*until, *began_ms) = (None, now_ms);
+                (*number, *until, *began_ms) = (*number + 1, None, now_ms);
+                self.wants_epoch = false;
                 for chunk in self.chunks.iter_mut() {
                     chunk.reuses = [0, chunk.reuses[0]];
+                    self.wants_epoch |= wants_epoch(chunk.reuses);
                 }
             }
             None if asked_ms.is_some_and(|asked_ms| asked_ms > *began_ms) => {
@@ -56,7 +65,7 @@ impl Allocator {
     }
 
     /// Blocks were used again so often that an epoch should be raised.
-    pub fn wants_epoch(&self) -> bool {
-        self.chunks.iter().any(|chunk| chunk.reuses[0] + chunk.reuses[1] >= REUSES_WANT_EPOCH)
+    pub const fn wants_epoch(&self) -> bool {
+        self.wants_epoch
     }
 }

@@ -3,11 +3,13 @@
 use std::collections::HashSet;
 
 use ChunkPurpose::{Delete, General};
+use sidestep_common::fabric::Reply;
 use sidestep_common::layout::{SlotState, free_map_offset};
 use sidestep_common::wire::{AuditedChunk, Pulse, ReturnedChunk};
 
 use super::*;
 use crate::operation::tests::world::{Actor, Answer, Call, World, alone, perform};
+use crate::operation::{Operation, Step};
 
 const GRACE_MS: u64 = 1000;
 
@@ -319,8 +321,10 @@ pub(crate) fn what_an_audit_does_not_reach_is_reclaimed() {
     let reached = |index: u32| AuditedChunk { offset: chunks[0], reached: vec![1 << index] };
     let audited = [AuditedChunk { offset: chunks[0], reached: vec![0b0000_0110] }, reached(0)];
     assert_eq!(BlockPlace::of(lost.offset, class).unwrap().index, 0);
-    assert!(actor.allocator.learn_audit(3, &audited).is_none(), "of another audit");
-    let mut reclaim = actor.allocator.learn_audit(4, &audited).expect("two blocks are not reached");
+    actor.allocator.learn_audit(3, &audited);
+    assert!(actor.allocator.reclaim().is_none(), "of another audit");
+    actor.allocator.learn_audit(4, &audited);
+    let mut reclaim = actor.allocator.reclaim().expect("two blocks are not reached");
     // The auditor knows of one block unlinked and not marked; the other's mark is of what was never published.
     world.audit_off();
     assert_eq!(perform(&mut world, &mut actor, &mut reclaim), Ok(2));
@@ -354,7 +358,8 @@ fn an_audit_says_nothing_of_later_uses() {
     world.now_ms = GRACE_MS;
     assert_eq!(harvest(&mut world, &mut actor, class), Some(1));
     let audited = [AuditedChunk { offset: chunks[0], reached: vec![0] }];
-    assert!(actor.allocator.learn_audit(1, &audited).is_none());
+    actor.allocator.learn_audit(1, &audited);
+    assert!(actor.allocator.reclaim().is_none());
 }
 
 /// An operation waits at its start, with a block that it has written: what it publishes behind the audit's scan is not taken for
@@ -371,7 +376,8 @@ fn a_block_that_is_held_is_not_audited() {
     actor.allocator.published(held);
     let chunks = actor.allocator.audited_chunks(1);
     let audited = [AuditedChunk { offset: chunks[0], reached: vec![] }];
-    let mut reclaim = actor.allocator.learn_audit(1, &audited).expect("the one in limbo");
+    actor.allocator.learn_audit(1, &audited);
+    let mut reclaim = actor.allocator.reclaim().expect("the one in limbo");
     world.audit_off();
     assert_eq!(perform(&mut world, &mut actor, &mut reclaim), Ok(1));
     let byte = |block| {
@@ -380,6 +386,85 @@ fn a_block_that_is_held_is_not_audited() {
         mark[0]
     };
     assert_eq!((byte(limbo), byte(held)), (limbo.version.0, 0));
+}
+
+/// A chunk with blocks that nobody names and nobody marked, as an audit finds them.
+fn unreached(blocks: u32) -> (World, Actor, SizeClass, u64) {
+    let class = SizeClass::holding(10 << 10).unwrap();
+    let (mut world, mut actor) = (World::new(), Actor::new(1));
+    world.grant(&mut actor, class, General);
+    for _ in 0..blocks {
+        let block = actor.allocator.allocate(class, General).unwrap();
+        actor.allocator.published(block);
+    }
+    world.audit_off();
+    let offset = world.granted[0].offset;
+    (world, actor, class, offset)
+}
+
+/// An audit is done and the next one is announced before its result is there: both results count, each for what was in use at
+/// its own beginning.
+#[test]
+fn the_next_audit_does_not_hide_the_last() {
+    let (mut world, mut actor, class, offset) = unreached(2);
+    actor.allocator.note_audit(1);
+    let later = actor.allocator.allocate(class, General).unwrap();
+    actor.allocator.published(later);
+    assert_eq!(actor.allocator.audited_chunks(1), [offset]);
+    actor.allocator.note_audit(2);
+    let mut reclaimed = |actor: &mut Actor, number| {
+        actor.allocator.learn_audit(number, &[AuditedChunk { offset, reached: Vec::new() }]);
+        let reclaim = actor.allocator.reclaim();
+        reclaim.map_or(0, |mut reclaim| perform(&mut world, actor, &mut reclaim).unwrap())
+    };
+    assert_eq!(reclaimed(&mut actor, 1), 2);
+    assert_eq!(reclaimed(&mut actor, 2), 1, "what was reclaimed is not found again");
+    assert_eq!(actor.allocator.chunks.iter().map(|chunk| chunk.snapshots.len()).sum::<usize>(), 0);
+}
+
+/// Time ran out in the midst of a reclaim. What it did not come to is reclaimed by the next one; until then the chunk stays.
+#[test]
+fn a_reclaim_cut_short_is_gone_on_with() {
+    let (mut world, mut actor, class, offset) = unreached(50);
+    actor.allocator.note_audit(1);
+    actor.allocator.learn_audit(1, &[AuditedChunk { offset, reached: Vec::new() }]);
+    let mut reclaim = actor.allocator.reclaim().unwrap();
+    let Step::Post(plan) = reclaim.step(&mut world.context(&mut actor), &[]) else {
+        panic!("nothing to write")
+    };
+    let replies: Vec<Reply> = plan.iter().map(|verb| world.execute(verb, (&[], &[]))).collect();
+    let Step::Post(rest) = reclaim.step(&mut world.context(&mut actor), &replies) else {
+        panic!("50 at once")
+    };
+    drop(reclaim);
+    assert!(actor.allocator.take_returns(Give::All, 9).is_empty());
+    let mut reclaim = actor.allocator.reclaim().expect("the rest");
+    assert_eq!(perform(&mut world, &mut actor, &mut reclaim), Ok(rest.len() as u32));
+    assert!(actor.allocator.reclaim().is_none());
+    let ripening: u32 = actor.allocator.chunks.iter().map(|chunk| chunk.ripening).sum();
+    assert_eq!(ripening, 50);
+    assert!(actor.allocator.ripe_ms(class, General, GRACE_MS).is_some());
+    assert!(!actor.allocator.take_returns(Give::All, 9).is_empty());
+}
+
+/// All that a reclaim finds in a chunk is one use more, however many blocks those are; where no use more is allowed it waits
+/// for an epoch.
+#[test]
+fn a_reclaim_is_one_use_of_each_chunk() {
+    let (mut world, mut actor, _, offset) = unreached(50);
+    actor.allocator.note_audit(1);
+    actor.allocator.learn_audit(1, &[AuditedChunk { offset, reached: Vec::new() }]);
+    let set = |actor: &mut Actor, reuses| {
+        actor.allocator.chunks.iter_mut().for_each(|chunk| chunk.reuses = reuses);
+    };
+    set(&mut actor, [reuse::REUSES_MAX, 0]);
+    assert!(actor.allocator.reclaim().is_none(), "versions would come round");
+    set(&mut actor, [reuse::REUSES_MAX - 1, 0]);
+    let mut reclaim = actor.allocator.reclaim().unwrap();
+    assert_eq!(perform(&mut world, &mut actor, &mut reclaim), Ok(50));
+    let reuses: Vec<_> = actor.allocator.chunks.iter().map(|chunk| chunk.reuses).collect();
+    assert_eq!(reuses, [[reuse::REUSES_MAX, 0]]);
+    assert!(actor.allocator.wants_epoch());
 }
 
 /// Chunks that are empty go back as that, with each block's version; others only when all are wanted, and none with a block

@@ -50,8 +50,8 @@ impl News {
         self.change(|heard| heard.pulse = Some(HeardPulse { pulse, asked_ms }));
     }
 
-    /// There are buckets to report: the session's own news.
-    pub(crate) fn have_hints(&self) {
+    /// There is something of the session's own to do: buckets to report, blocks to reclaim.
+    pub(crate) fn have_work(&self) {
         self.are_there.store(true, Ordering::Relaxed);
     }
 

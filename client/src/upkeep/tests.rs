@@ -182,6 +182,28 @@ fn an_audit_gives_back_what_nobody_marked() {
     assert!(allocator.ripe_ms(class(), ChunkPurpose::General, GRACE_MS).is_some());
 }
 
+/// An audit is done, and the next one announced, in one pulse: the one that is done is asked about before the next is noted,
+/// and its result counts.
+#[test]
+fn audits_that_follow_each_other_are_all_asked_about() {
+    let mut bed = Bed::new();
+    bed.grant(class(), 0);
+    bed.put(b"k", &VALUE, deadline()).unwrap();
+    let lost = bed.block_of(b"k");
+    bed.put(b"k", &VALUE, deadline()).unwrap();
+    bed.pulse(Pulse { epoch: 2, audit_begun: 1, ..Pulse::default() });
+    assert!(bed.attend());
+    bed.memory().write(free_map_offset(lost).unwrap(), &[0]).unwrap();
+    bed.pulse(Pulse { epoch: 3, audit_begun: 2, audit_done: 1, ..Pulse::default() });
+    assert!(bed.attend());
+    bed.control().begin_in(3);
+    let offset = bed.world.superblock.geometry.block_pool_offset.0;
+    assert_eq!(bed.errands(), [Request::Audit { number: 1, chunks: vec![offset] }]);
+    bed.control().news.hear_audit(1, vec![AuditedChunk { offset, reached: vec![0b10] }]);
+    assert!(bed.attend());
+    assert_eq!(bed.mark_of(lost), lost.version.0);
+}
+
 /// The server is short of memory: a session whose values are all deleted gives its chunk back, after the grace period.
 #[test]
 fn memory_that_is_wanted_goes_back() {

@@ -148,7 +148,7 @@ impl World {
     }
 
     /// What an operation of `actor` may know and use now.
-    pub(super) fn context<'c>(&'c self, actor: &'c mut Actor) -> Context<'c> {
+    pub(crate) fn context<'c>(&'c self, actor: &'c mut Actor) -> Context<'c> {
         Context {
             superblock: &self.superblock,
             directory: &self.directory,
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    pub(super) fn execute(&mut self, verb: &PlannedVerb, pieces: (&[u8], &[u8])) -> Reply {
+    pub(crate) fn execute(&mut self, verb: &PlannedVerb, pieces: (&[u8], &[u8])) -> Reply {
         self.auditor.see(&self.memory, verb, pieces);
         match verb.action {
             Action::Read(bytes) => {

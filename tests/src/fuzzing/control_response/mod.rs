@@ -231,7 +231,8 @@ impl Client {
         let chunks = self.channel.allocator().audited_chunks(number);
         let request = Request::Audit { number, chunks };
         let Response::Audited(audited) = self.channel.request(&request)? else { return Ok(()) };
-        let Some(reclaim) = self.channel.allocator().learn_audit(number, &audited) else { return Ok(()) };
+        self.channel.allocator().learn_audit(number, &audited);
+        let Some(reclaim) = self.channel.allocator().reclaim() else { return Ok(()) };
         let mut marks = 0;
         let reclaimed = self.run(reclaim, |client, verb| {
             let Action::WriteByte(version) = verb.action else { panic!("{verb:?} is no mark") };
