@@ -199,6 +199,8 @@ impl Driver {
                 tally: Tally::default(),
             })
             .collect();
+        let verbs_max = self.fabric.limits().verbs_in_flight_max;
+        operations.iter_mut().for_each(|operation| operation.spread(verbs_max));
         let is_alone = operations.len() == 1;
         let mut silent = Plan::new();
         let mut round_trip = 0;

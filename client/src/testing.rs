@@ -28,13 +28,15 @@ pub(crate) struct InMemory {
     buffers: BufferPool,
     /// The connection is lost: nothing completes but with a failure.
     pub(crate) is_lost: bool,
+    /// Verbs that it takes at once.
+    pub(crate) verbs_max: usize,
 }
 
 impl InMemory {
     /// Over `memory`, which outlives it.
     pub(crate) fn new(memory: WordMemory) -> Self {
         let buffers = BufferPool::new(Box::new(Unregistered), 4 << 20);
-        Self { memory, under_way: Vec::new(), completed: Vec::new(), buffers, is_lost: false }
+        Self { memory, under_way: Vec::new(), completed: Vec::new(), buffers, is_lost: false, verbs_max: 64 }
     }
 
     fn execute(&self, verb: Verb<'_>) -> Reply {
@@ -61,7 +63,7 @@ impl Fabric for InMemory {
     }
 
     fn limits(&self) -> Limits {
-        Limits { verbs_in_flight_max: 64, verb_bytes_max: 1 << 21 }
+        Limits { verbs_in_flight_max: self.verbs_max, verb_bytes_max: 1 << 21 }
     }
 
     fn describe(&self) -> String {
@@ -73,6 +75,10 @@ impl Fabric for InMemory {
     }
 
     fn post(&mut self, batches: &mut [Batch<'_>]) -> Result<(), PostError> {
+        let asked: usize = batches.iter().map(|batch| batch.verbs.len()).sum();
+        if asked > self.verbs_max {
+            return Err(PostError::Full { asked, in_flight: 0, limit: self.verbs_max });
+        }
         for batch in batches {
             if self.is_lost {
                 let kind = FailureKind::Disconnected("lost".into());

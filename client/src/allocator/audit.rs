@@ -46,7 +46,7 @@ pub struct Reclaim {
 /// A chunk by its number, and a period by its own.
 type Counted = (u32, u64);
 
-/// WRITEs that share a doorbell; half of what the smallest sensible queue takes.
+/// WRITEs that share a doorbell at the most.
 const WRITES_TOGETHER: usize = 32;
 /// Audits of a chunk that may be waited for: one that is done and was asked about, and the next one.
 const SNAPSHOTS_MAX: usize = 2;
@@ -182,6 +182,10 @@ impl Operation for Reclaim {
             return Step::Done(Ok(self.count), None);
         }
         Step::Post(self.out.iter().map(write).collect())
+    }
+
+    fn spread(&mut self, verbs_max: usize) {
+        self.together = self.together.min(verbs_max).max(1);
     }
 
     fn block_pieces(&self) -> (&[u8], &[u8]) {

@@ -14,7 +14,7 @@ use super::class::Spot;
 use super::reuse::{may_reuse, wants_epoch};
 use crate::operation::{Action, Context, Operation, Plan, PlannedVerb, Step};
 
-/// Maps read with one doorbell; half of what the smallest sensible queue takes.
+/// Maps read by one harvest at the most.
 const MAPS_TOGETHER: usize = 32;
 /// And no more bytes of them than this: eight of the longest.
 const BYTES_TOGETHER: usize = 128 << 10;
@@ -39,7 +39,12 @@ struct Map {
 #[derive(Debug)]
 pub struct Harvest {
     maps: Vec<Map>,
-    posted: bool,
+    /// Of these, whose READs are out or back.
+    posted: usize,
+    /// READs that share a doorbell.
+    together: usize,
+    /// Blocks that begin to ripen.
+    count: u32,
 }
 
 impl Allocator {
@@ -66,7 +71,7 @@ impl Allocator {
                 break;
             }
         }
-        (!maps.is_empty()).then_some(Harvest { maps, posted: false })
+        (!maps.is_empty()).then_some(Harvest { maps, posted: 0, together: MAPS_TOGETHER, count: 0 })
     }
 
     /// A map's bytes, as they were at some moment before `now_ms`. Says how many blocks begin to ripen.
@@ -107,15 +112,20 @@ impl Operation for Harvest {
     type Output = u32;
 
     fn step(&mut self, context: &mut Context<'_>, replies: &[Reply]) -> Step<u32> {
-        if !std::mem::replace(&mut self.posted, true) {
-            return Step::Post(self.maps.iter().map(read).collect::<Plan>());
-        }
-        let mut count = 0;
-        for (map, reply) in self.maps.iter().zip(replies) {
+        for (map, reply) in self.maps[self.posted - replies.len()..self.posted].iter().zip(replies) {
             let Reply::Read(buffer) = reply else { unreachable!("a READ brings bytes, not {reply:?}") };
-            count += context.allocator.read_map(*map, buffer.as_slice(), context.now_ms);
+            self.count += context.allocator.read_map(*map, buffer.as_slice(), context.now_ms);
         }
-        Step::Done(Ok(count), None)
+        let plan: Plan = self.maps[self.posted..].iter().take(self.together).map(read).collect();
+        if plan.is_empty() {
+            return Step::Done(Ok(self.count), None);
+        }
+        self.posted += plan.len();
+        Step::Post(plan)
+    }
+
+    fn spread(&mut self, verbs_max: usize) {
+        self.together = self.together.min(verbs_max).max(1);
     }
 
     fn block_pieces(&self) -> (&[u8], &[u8]) {

@@ -17,7 +17,7 @@ use sidestep_common::wire::{DirectoryChanges, DirectoryRun};
 
 use super::{Action, Context, Operation, Plan, PlannedVerb, Step};
 
-/// READs that share a doorbell; half of what the smallest sensible queue takes.
+/// READs that share a doorbell at the most.
 const READS_TOGETHER: usize = 32;
 /// Bytes that they bring at the most.
 const BYTES_TOGETHER: usize = 512 << 10;
@@ -32,6 +32,8 @@ pub struct Acknowledge {
     /// Those whose READs are out.
     out: Vec<DirectoryRun>,
     posted: bool,
+    /// READs that share a doorbell.
+    together: usize,
 }
 
 /// Whether a session may begin. ⚑ While the fate of a CAS is unknown the operation is not over, though its queue pair was
@@ -43,7 +45,7 @@ pub fn may_begin(is_unresolved: bool) -> bool {
 impl Acknowledge {
     /// For that epoch, which came with these changes of the directory since the one acknowledged before.
     pub const fn new(epoch: u64, changes: DirectoryChanges) -> Self {
-        Self { epoch, changes, rest: None, out: Vec::new(), posted: false }
+        Self { epoch, changes, rest: None, out: Vec::new(), posted: false, together: READS_TOGETHER }
     }
 
     fn learn(&self, context: &Context<'_>, replies: &[Reply]) {
@@ -64,7 +66,7 @@ impl Acknowledge {
         let rest = self.rest.get_or_insert_with(|| runs(&self.changes, geometry.directory_entries()));
         self.out.clear();
         let mut bytes = 0;
-        while self.out.len() < READS_TOGETHER && bytes < BYTES_TOGETHER {
+        while self.out.len() < self.together && bytes < BYTES_TOGETHER {
             let Some(run) = rest.pop() else { break };
             bytes += run.count as usize * 8;
             self.out.push(run);
@@ -119,6 +121,10 @@ impl Operation for Acknowledge {
             return Step::Done(Ok(self.epoch), None);
         }
         Step::Post(plan)
+    }
+
+    fn spread(&mut self, verbs_max: usize) {
+        self.together = self.together.min(verbs_max).max(1);
     }
 
     fn block_pieces(&self) -> (&[u8], &[u8]) {

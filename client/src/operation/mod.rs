@@ -150,6 +150,10 @@ pub trait Operation {
     /// Forgets what it read: an epoch may have been acknowledged while it waited.
     fn rewind(&mut self) {}
 
+    /// Posts no more than so many verbs with one doorbell from now on, if it can spread what it has to post: told at the
+    /// beginning.
+    fn spread(&mut self, _verbs_max: usize) {}
+
     /// The block that it has in hand and may yet publish.
     fn held_block(&self) -> Option<BlockRef> {
         None

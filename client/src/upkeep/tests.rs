@@ -182,6 +182,41 @@ fn an_audit_gives_back_what_nobody_marked() {
     assert!(allocator.ripe_ms(class(), ChunkPurpose::General, GRACE_MS).is_some());
 }
 
+/// A server may grant few verbs in flight: what upkeep has to post then goes with several doorbells.
+#[test]
+fn upkeep_keeps_to_the_verbs_that_were_granted() {
+    let mut bed = Bed::new();
+    let mut narrow = InMemory::new(bed.memory());
+    narrow.verbs_max = 2;
+    bed.link.driver = Driver::new(Box::new(narrow), 1);
+    for number in 0..3 {
+        bed.grant(class(), number);
+    }
+    let blocks = 3 * sidestep_common::layout::chunk_shape(class()).block_count;
+    for _ in 0..blocks {
+        let allocator = &mut bed.link.member.ground.allocator;
+        let block = allocator.allocate(class(), ChunkPurpose::General).unwrap();
+        allocator.published(block);
+    }
+    let changes =
+        DirectoryChanges::Runs((0..5).map(|entry| DirectoryRun { first: entry, count: 1 }).collect());
+    bed.pulse(Pulse { epoch: 2, audit_begun: 1, changes, ..Pulse::default() });
+    assert!(attend(&mut bed.link, Deadline::after(UPKEEP_TIME)));
+    assert_eq!(bed.control().acknowledged(), 2);
+    // Three maps, none of which says that a block is free.
+    assert!(tidy(
+        &mut bed.link.driver,
+        &mut bed.link.member.ground,
+        Give::Empty,
+        Deadline::after(UPKEEP_TIME)
+    ));
+    let pool = bed.world.superblock.geometry.block_pool_offset.0;
+    let audited = |number: u64| AuditedChunk { offset: pool + (number << 20), reached: Vec::new() };
+    bed.control().news.hear_audit(1, (0..3).map(audited).collect());
+    assert!(attend(&mut bed.link, Deadline::after(UPKEEP_TIME)));
+    assert!(bed.link.member.ground.allocator.ripe_ms(class(), ChunkPurpose::General, GRACE_MS).is_some());
+}
+
 /// An audit is done, and the next one announced, in one pulse: the one that is done is asked about before the next is noted,
 /// and its result counts.
 #[test]
