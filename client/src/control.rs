@@ -52,7 +52,9 @@ pub(crate) struct Control {
     /// The newest epoch that may be acknowledged, and the newest that was.
     acknowledged: AtomicU64,
     told: AtomicU64,
+    /// Whether an epoch is wished for, and whether the last heartbeat said so.
     wants_epoch: AtomicBool,
+    told_wish: AtomicBool,
     /// Requests whose answers nobody waits for.
     outbox: Mutex<VecDeque<Request>>,
     /// Wakes whoever sends those.
@@ -109,6 +111,7 @@ impl Control {
             acknowledged: AtomicU64::new(0),
             told: AtomicU64::new(0),
             wants_epoch: AtomicBool::new(false),
+            told_wish: AtomicBool::new(false),
             outbox: Mutex::default(),
             bell: OnceLock::new(),
             asked_ms: AtomicU64::new(0),
@@ -159,9 +162,21 @@ impl Control {
         self.told.fetch_max(epoch, Ordering::Relaxed);
     }
 
-    /// Whether heartbeats ask for an epoch.
+    /// Whether heartbeats ask for an epoch. A new wish does not wait for the next one; a wish that was told is told again with
+    /// each heartbeat, so there are no more of them on its account than epochs.
     pub(crate) fn set_wants_epoch(&self, wants: bool) {
+        // Pairs with nothing, here and below: who sees it late tells it with the next heartbeat.
         self.wants_epoch.store(wants, Ordering::Relaxed);
+    }
+
+    /// Whether there is a wish that the server has not heard.
+    pub(crate) fn has_wish(&self) -> bool {
+        self.wants_epoch.load(Ordering::Relaxed) && !self.told_wish.load(Ordering::Relaxed)
+    }
+
+    /// Whether a heartbeat has something to say.
+    fn has_to_beat(&self) -> bool {
+        self.told.load(Ordering::Relaxed) < self.acknowledged() || self.has_wish()
     }
 
     /// A request that is sent when there is time; nobody waits for its answer.
@@ -169,9 +184,9 @@ impl Control {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner).push_back(request);
     }
 
-    /// The next request that nobody waits for: a heartbeat if it is due, or an epoch is to be acknowledged.
+    /// The next request that nobody waits for: a heartbeat if it is due, or an epoch is to be acknowledged or wished for.
     pub(crate) fn next_errand(&self, heartbeat_is_due: bool) -> Option<Errand> {
-        if heartbeat_is_due || self.told.load(Ordering::Relaxed) < self.acknowledged() {
+        if heartbeat_is_due || self.has_to_beat() {
             return Some(Errand::Heartbeat);
         }
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner).pop_front().map(Errand::Request)
@@ -179,8 +194,7 @@ impl Control {
 
     /// Whether there is anything to send.
     pub(crate) fn has_errands(&self) -> bool {
-        self.told.load(Ordering::Relaxed) < self.acknowledged()
-            || !self.outbox.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.has_to_beat() || !self.outbox.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// A heartbeat's message. The channel is this caller's, so epochs go out in their order.
@@ -188,7 +202,9 @@ impl Control {
         let epoch = self.acknowledged();
         self.told.fetch_max(epoch, Ordering::Relaxed);
         self.asked_ms.store(now_ms(), Ordering::Relaxed);
-        Request::Heartbeat { epoch, wants_epoch: self.wants_epoch.load(Ordering::Relaxed) }
+        let wants_epoch = self.wants_epoch.load(Ordering::Relaxed);
+        self.told_wish.store(wants_epoch, Ordering::Relaxed);
+        Request::Heartbeat { epoch, wants_epoch }
     }
 
     /// Sends a heartbeat and reads its answer, which is news as well.
@@ -464,6 +480,14 @@ mod tests {
         control.set_wants_epoch(true);
         let beat = next(control.next_errand(false));
         assert_eq!(beat, Request::Heartbeat { epoch: 7, wants_epoch: true });
+        assert!(control.next_errand(false).is_none());
+        // A new wish goes out at once, and only once.
+        control.set_wants_epoch(false);
+        next(control.next_errand(true));
+        control.set_wants_epoch(true);
+        assert!(control.has_errands());
+        let wish = next(control.next_errand(false));
+        assert_eq!(wish, Request::Heartbeat { epoch: 7, wants_epoch: true });
         assert!(control.next_errand(false).is_none());
         assert!(control.news.take().pulse.unwrap().asked_ms.is_some());
         control.send_later(Request::Statistics);

@@ -149,6 +149,13 @@ impl SessionGround {
         new
     }
 
+    /// Whether the server is to hear that an epoch is wished for.
+    #[inline]
+    fn has_wish(&self) -> bool {
+        self.control.set_wants_epoch(self.allocator.wants_epoch());
+        self.control.has_wish()
+    }
+
     /// Whether there is a bucket to report.
     #[inline]
     pub(crate) fn has_hints(&self) -> bool {
@@ -207,6 +214,9 @@ impl Ground for SessionGround {
     }
 
     fn attend(&mut self, driver: &mut Driver, held: Option<BlockRef>, deadline: Deadline) {
+        if self.has_wish() {
+            self.control.ring();
+        }
         if self.control.news.are_there() {
             self.allocator.hold(held);
             // What did not get through is done at another time.
@@ -284,15 +294,17 @@ impl Joiner {
     /// Puts the link back.
     #[inline]
     pub(crate) fn put(&mut self, link: Box<Link>) {
-        let control = &link.member.control;
-        if control.news.are_there() || link.member.ground.has_hints() {
-            // They came, or were found, during the call.
-            if link.member.ground.has_hints() {
-                control.news.have_work();
-            }
+        let Member { control, ground, .. } = &link.member;
+        if ground.has_hints() {
+            control.news.have_work();
+        }
+        // They came, or were found, during the call.
+        let rung = (ground.has_wish() || control.news.are_there()).then(|| Arc::clone(control));
+        self.seat.put(Some(link));
+        // Only now: who is woken while the link is not back goes to sleep again.
+        if let Some(control) = rung {
             control.ring();
         }
-        self.seat.put(Some(link));
     }
 
     /// Something with the link.
@@ -404,9 +416,15 @@ impl Joiner {
     /// Has the server fence the old queue pair, and joins a new one; the session and its chunks survive. If the
     /// server doesn't know the session any more, the next attempt begins a new one.
     fn rejoin(&mut self, member: Member, deadline: Deadline) -> Result<Box<Link>, Error> {
-        let join = match member.control.request(&Request::Rejoin, deadline)? {
-            Response::Rejoined(join) => join,
-            other => return Err(unexpected(&self.shared.endpoint.to_string(), &other)),
+        let join = match member.control.request(&Request::Rejoin, deadline) {
+            Ok(Response::Rejoined(join)) => join,
+            Ok(other) => return Err(unexpected(&self.shared.endpoint.to_string(), &other)),
+            Err(error) => {
+                // Only what says that the session is gone, or won't ever be let in again, ends it: with it go its chunks.
+                let may_rejoin = may_pass(&error) || matches!(error, Error::Timeout { .. });
+                self.member = Some(member).filter(|member| may_rejoin && !member.control.is_lost());
+                return Err(error);
+            }
         };
         match self.join_data(&join, member.control.peer(), &member.ground.view.superblock, deadline) {
             Ok(driver) => Ok(Box::new(Link { driver, member })),
@@ -562,3 +580,6 @@ pub(crate) fn unexpected(endpoint: &str, response: &Response) -> Error {
     let name = name.split(['(', ' ', '{']).next().unwrap_or_default();
     Error::Protocol { endpoint: endpoint.to_owned(), reason: format!("unexpected response {name}") }
 }
+
+#[cfg(test)]
+mod tests;

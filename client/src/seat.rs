@@ -75,6 +75,12 @@ impl Seat {
         }
     }
 
+    /// Keeps everybody from the seat until the guard is dropped.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Drop + '_ {
+        self.lock()
+    }
+
     /// Whether a call was made since this was asked last.
     pub(crate) fn was_used(&self) -> bool {
         self.is_used.swap(false, Ordering::Relaxed)

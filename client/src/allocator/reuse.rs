@@ -64,6 +64,13 @@ impl Allocator {
         }
     }
 
+    /// As if blocks of each chunk had been used again so often.
+    #[cfg(test)]
+    pub(crate) fn reused(&mut self, times: u32) {
+        self.chunks.iter_mut().for_each(|chunk| chunk.reuses[0] = times);
+        self.wants_epoch = self.chunks.iter().any(|chunk| wants_epoch(chunk.reuses));
+    }
+
     /// Blocks were used again so often that an epoch should be raised.
     pub const fn wants_epoch(&self) -> bool {
         self.wants_epoch

@@ -23,10 +23,10 @@ use crate::testing::{InMemory, LONG, channel_to_peer};
 const GRACE_MS: u64 = 30;
 
 /// A region and a session that has joined it, whose control channel ends in the test.
-struct Bed {
-    world: World,
-    link: Link,
-    peer: std::net::TcpStream,
+pub(crate) struct Bed {
+    pub(crate) world: World,
+    pub(crate) link: Link,
+    pub(crate) peer: std::net::TcpStream,
 }
 
 fn deadline() -> Deadline {
@@ -34,7 +34,7 @@ fn deadline() -> Deadline {
 }
 
 impl Bed {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut world = World::new();
         world.superblock.grace_ms = GRACE_MS;
         let mut driver = Driver::new(Box::new(InMemory::new(world.memory)), 1);
@@ -58,14 +58,14 @@ impl Bed {
     }
 
     /// The session gets a chunk of the pool; `number` of them were granted before.
-    fn grant(&mut self, class: sidestep_common::layout::SizeClass, number: u64) {
+    pub(crate) fn grant(&mut self, class: sidestep_common::layout::SizeClass, number: u64) {
         let geometry = self.world.superblock.geometry;
         let offset = geometry.block_pool_offset.0 + (number << 20);
         let grant = ChunkGrant { offset, class: class.index(), versions: Vec::new() };
         self.link.member.ground.allocator.add(&geometry, &grant, ChunkPurpose::General).unwrap();
     }
 
-    fn put(&mut self, key: &[u8], value: &[u8], deadline: Deadline) -> Result<Changed, Stop> {
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8], deadline: Deadline) -> Result<Changed, Stop> {
         let Link { driver, member } = &mut self.link;
         driver.aside(&mut member.ground, Change::put(key, value, SEED).unwrap(), deadline)
     }
